@@ -1,0 +1,3 @@
+"""cvexp: which training tricks pay off on your images and your hardware."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,97 @@
+"""A policy draws parameters; the types that conf/augmentation may give it."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le, Lt
+from numpy.typing import NDArray
+from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
+
+from cvexp.augmentation.operations import Operation, Parameters
+from cvexp.randomness import Stream, uniforms
+
+Probability = Annotated[float, Ge(0), Le(1)]
+Fraction = Annotated[float, Ge(0), Lt(1)]
+
+
+class _Options(TypedDict):
+    p: Probability
+
+
+class AffineOptions(_Options):
+    """Translation and zoom as fractions of the image, rotation in degrees; each is drawn from +- its value."""
+
+    translate_fraction: Fraction
+    scale_fraction: Fraction
+    rotate_degrees: Annotated[float, Ge(0), Le(180)]
+
+
+class RgbShiftOptions(_Options):
+    """One shift a channel, drawn from +- limit, in 1/255."""
+
+    limit: Annotated[float, Ge(0), Le(255)]
+
+
+class BrightnessContrastOptions(_Options):
+    """Contrast multiplies by 1 +- its fraction, brightness then adds +- its fraction of 255."""
+
+    brightness_fraction: Fraction
+    contrast_fraction: Fraction
+
+
+class FlipOptions(_Options):
+    """A mirror image, left to right."""
+
+
+class CropOptions(_Options):
+    """Black padding on each side as a fraction of the image, then a crop of the image's own size."""
+
+    padding_fraction: Fraction
+
+
+class Policy:
+    """Operations in order, with their parameters as a pure function of (seed, epoch, index)."""
+
+    def __init__(self, *operations: Operation) -> None:
+        self.operations = operations
+
+    def __str__(self) -> str:
+        named = [f"{type(operation).__name__} (p={operation.p:g})" for operation in self.operations]
+        return ", ".join(named) or "none"
+
+    def draw(
+        self, seed: int, epoch: int, indices: NDArray[np.int64], size: int
+    ) -> list[Parameters]:
+        """Return, for each operation, its parameters for B images of (size, size) pixels."""
+        drawn, start = [], 0
+        count = sum(operation.draws + 1 for operation in self.operations)
+        u = uniforms(seed, Stream.AUGMENTATION, epoch, indices, count)
+        for operation in self.operations:
+            stop = start + 1 + operation.draws  # one number says whether, the others how much
+            values = operation.draw(u[:, start + 1 : stop], size)
+            drawn.append(Parameters(u[:, start] < operation.p, values))
+            start = stop
+        return drawn
+
+    def on_image(
+        self, image: NDArray[np.uint8], drawn: Sequence[Parameters], position: int
+    ) -> NDArray[np.uint8]:
+        """Augment one (H, W, 3) image by albumentations' kernels, with row `position` of the parameters."""
+        for operation, parameters in zip(self.operations, drawn, strict=True):
+            if parameters.applied[position]:
+                image = operation.on_image(image, parameters.values[position])
+        return image
+
+    def on_batch(self, images: torch.Tensor, drawn: Sequence[Parameters]) -> torch.Tensor:
+        """Augment (B, 3, H, W) uint8 images in torch, each with its own row; rounds once, at the end."""
+        if not self.operations:
+            return images
+        out = images.float()
+        for operation, parameters in zip(self.operations, drawn, strict=True):
+            chosen = torch.from_numpy(np.flatnonzero(parameters.applied)).to(out.device)
+            if len(chosen):
+                values = torch.from_numpy(parameters.values[parameters.applied]).to(out.device)
+                out[chosen] = operation.on_batch(out[chosen], values).clamp_(0, 255)
+        return out.round_().to(torch.uint8)

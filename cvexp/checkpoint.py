@@ -1,0 +1,95 @@
+"""Checkpoints that are whole or not there: written beside the target, synced, then moved into place."""
+
+import hashlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Put content at path so that a reader, or a crash, sees the old file or the new one and nothing between.
+
+    The temporary file lies beside the target: a rename across file systems is a copy (Lightning#21253).
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Lightning's checkpoint format, written atomically with its sha256 beside it."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write the checkpoint, then its hash in the form that `sha256sum --check` reads."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        content = buffer.getbuffer()
+        write_atomically(target, content)
+        line = f"{hashlib.sha256(content).hexdigest()}  {target.name}\n"
+        write_atomically(target.with_name(f"{target.name}.sha256"), line.encode())
+
+
+class LastAndBest(Checkpoint):
+    """Keep last.ckpt, and best.ckpt of the epoch with the highest validation accuracy (the first of equals).
+
+    Args:
+        directory: where; None keeps nothing (trainer.fast_dev_run).
+    """
+
+    METRIC = "val/accuracy"
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self.best: dict[str, float] = {}  # epoch (from 1) and validation metrics of best.ckpt
+
+    @property
+    def best_path(self) -> Path | None:
+        """Return where best.ckpt lies, if there is one."""
+        return self._directory / "best.ckpt" if self._directory and self.best else None
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the weights that validation was just made with, if they are the best so far."""
+        if trainer.sanity_checking:
+            return
+        metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        if metrics[self.METRIC] > self.best.get(self.METRIC, float("-inf")):
+            validation = {key: value for key, value in metrics.items() if key.startswith("val/")}
+            self.best = {"epoch": trainer.current_epoch + 1, **validation}
+            self._save(trainer, "best.ckpt")
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the epoch's last state."""
+        self._save(trainer, "last.ckpt")
+
+    def _save(self, trainer: Trainer, name: str) -> None:
+        if self._directory is not None:
+            trainer.save_checkpoint(self._directory / name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain numbers: a run directory may move, and weights_only must load it."""
+        return {"best": dict(self.best)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up where the checkpoint was."""
+        self.best = dict(state_dict["best"])

@@ -1,0 +1,223 @@
+"""The command line: its own help, requests checked before anything is composed, everything else a Hydra run."""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cvexp import config
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+USAGE = """\
+cvexp fine-tunes image classifiers, and compares what you change.
+
+usage: python -m cvexp [GROUP=OPTION ...] [KEY=VALUE ...]      one run
+       python -m cvexp -m GROUP=OPTION,OPTION seed=0,1,2       a sweep: every combination
+
+examples:
+  python -m cvexp precision=bf16-mixed
+  python -m cvexp -m freeze=last,most,full seed=0,1,2
+  python -m cvexp trainer.fast_dev_run=true
+"""
+HINTS = """\
+show what a command would run:  python -m cvexp model=resnet18 --cfg job
+keys of an option:              python -m cvexp optimizer=sgd --cfg job --package optimizer
+your own options:               python -m cvexp --config-dir FOLDER precision=mine
+Hydra's flags:                  python -m cvexp --hydra-help
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line.
+
+    Returns:
+        0 done; 1 a fault of ours, or a sweep in which a job failed; 2 a request that cannot be done as asked.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if {"--help", "-h"} & set(arguments):
+        print(help_text(_config_dir(arguments)))
+        return 0
+    try:
+        return _hydra(arguments)
+    except config.UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def help_text(config_dir: Path | None = None) -> str:
+    """Return the usage with every group and its options, as found on disk, the default one marked."""
+    default = dict(re.findall(r"^  - (\w+): ([\w-]+)", (config.CONF / "config.yaml").read_text(), re.M))
+    lines = ["groups (* is the default):"]
+    for group, options in _options(config_dir).items():
+        marked = [f"{option}*" if option == default.get(group) else option for option in options]
+        lines.append(f"  {group:<13} {'  '.join(marked)}")
+    return "\n".join([USAGE, *lines, "", HINTS])
+
+
+def _hydra(arguments: list[str]) -> int:
+    """Hand the command line to Hydra; its errors and ours become one line."""
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    config.register_resolvers()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints errors itself, in its own words, and exits 1
+    overrides = _overrides(arguments)
+    parsed = _parse(overrides)
+    config_dir = _config_dir(arguments)
+    _check_names(parsed, config_dir)
+    sys.argv[1:] = arguments
+    try:
+        hydra.main(version_base="1.3", config_path=str(config.CONF), config_name="config")(_job)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise config.UsageError(_explain(error, overrides, config_dir)) from error
+    return max(_exit_codes, default=0)
+
+
+_exit_codes: list[int] = []  # of the jobs that ran in this process
+
+
+def _job(composed: "DictConfig") -> None:
+    """Run one job. It never raises: Hydra would add its own words, and a sweep goes on after a failure."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    from cvexp.console import log
+    from cvexp.run import main as run
+
+    try:
+        run(composed)
+    except config.UsageError as error:
+        log.error("error: %s", error)
+        _exit_codes.append(2)
+    except Exception as error:
+        log.error("%s: %s", type(error).__name__, error, exc_info=True)
+        if HydraConfig.get().mode != RunMode.MULTIRUN:
+            traceback.print_exc()
+        _exit_codes.append(1)
+
+
+def _overrides(arguments: list[str]) -> list[str]:
+    """Return the arguments that are overrides, by Hydra's own parser."""
+    from hydra._internal.utils import get_args_parser
+
+    return list(get_args_parser().parse_known_args(arguments)[0].overrides)
+
+
+def _parse(overrides: list[str]) -> list[Any]:
+    """Parse overrides one by one, so that the one at fault can be named."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import OverrideParseException
+
+    parser = OverridesParser.create()
+    parsed = []
+    for text in overrides:
+        try:
+            parsed.append(parser.parse_override(text))
+        except OverrideParseException as error:
+            reason = str(error).splitlines()[0]
+            raise config.UsageError(
+                f"{text}: not KEY=VALUE as Hydra reads it ({reason}); quote special characters: "
+                "'KEY=\"VALUE\"'"
+            ) from error
+    return parsed
+
+
+def _config_dir(arguments: list[str]) -> Path | None:
+    """Return the folder that --config-dir names."""
+    for position, argument in enumerate(arguments):
+        flag, _, value = argument.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            return Path(value or arguments[position + 1])
+    return None
+
+
+def _options(config_dir: Path | None) -> dict[str, list[str]]:
+    """Return every group's options: ours, and those of the user's own folder."""
+    found = config.options()
+    if config_dir is not None:
+        if not config_dir.is_dir():
+            raise config.UsageError(f"--config-dir={config_dir}: no such folder")
+        for group, options in config.options(config_dir).items():
+            found[group] = sorted({*found.get(group, []), *options})
+    return found
+
+
+def _check_names(parsed: list[Any], config_dir: Path | None) -> None:
+    """Check each override's group or first key, and each option's name, before anything is composed."""
+    from omegaconf import OmegaConf
+
+    groups = _options(config_dir)
+    keys = [key for key in OmegaConf.load(config.CONF / "config.yaml") if key != "defaults"]
+    for override in parsed:
+        name = override.key_or_group
+        first = re.split(r"[./]", name)[0]
+        if first == "hydra":
+            continue
+        if first not in groups and first not in keys:
+            hint = config.did_you_mean(first, [*groups, *keys])
+            raise config.UsageError(
+                f"{override.input_line}: no group or key {first}{hint} "
+                f"groups: {', '.join(groups)}; keys: {', '.join(map(str, keys))}"
+            )
+        if name in groups and not override.is_delete():
+            for option in _choices(override):
+                if option not in groups[name]:
+                    hint = config.did_you_mean(option, groups[name])
+                    raise config.UsageError(
+                        f"{name}={option}: no such option{hint} {name} takes: {', '.join(groups[name])}"
+                    )
+
+
+def _choices(override: Any) -> list[str]:
+    """Return the option or, in a sweep, the options that an override names."""
+    if override.is_sweep_override():
+        return list(override.sweep_string_iterator()) if override.is_discrete_sweep() else []
+    return [override.get_value_element_as_str()]
+
+
+def _explain(error: Exception, overrides: list[str], config_dir: Path | None) -> str:
+    """Return Hydra's or OmegaConf's error as one line; an unknown key comes with the known ones."""
+    cause = error.__cause__ or error
+    unknown = re.search(r"Could not (?:override|append|delete).*?'([^']+)'", str(error))
+    if unknown:
+        key = unknown[1].lstrip("+~")
+        parent, _, leaf = key.rpartition(".")
+        known = _known_keys(parent, [text for text in overrides if key not in text], config_dir)
+        if known:
+            return f"{key}: {parent} has no key {leaf}{_elsewhere(key, leaf, known)} known: {', '.join(known)}"
+    lines = [line.strip() for line in f"{error}\n{cause}".splitlines() if line.strip()]
+    return "; ".join(dict.fromkeys(lines))
+
+
+def _elsewhere(key: str, leaf: str, known: list[str]) -> str:
+    """Return what to type instead of a key that is not there."""
+    if key.startswith("trainer."):
+        from cvexp.trainer import ELSEWHERE
+
+        if leaf in ELSEWHERE:
+            return f"; {ELSEWHERE[leaf]};"
+    return config.did_you_mean(leaf, known) or ";"
+
+
+def _known_keys(parent: str, overrides: list[str], config_dir: Path | None) -> list[str]:
+    """Return the keys of a config node, composed without the override at fault."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import DictConfig, OmegaConf
+
+    GlobalHydra.instance().clear()
+    plain = [text for text in overrides if not text.startswith("hydra") and "," not in text]
+    if config_dir is not None:
+        plain.append(f"hydra.searchpath=[file://{config_dir.resolve()}]")
+    with initialize_config_dir(str(config.CONF), version_base="1.3"):
+        node = OmegaConf.select(compose("config", plain), parent) if parent else None
+    return [str(key) for key in node if key != "_target_"] if isinstance(node, DictConfig) else []

@@ -1,0 +1,217 @@
+"""Where conf/ is, what it may name, and whether a composed config keeps the contract with the code.
+
+The contract (a test binds it): conf/<group>/<option>.yaml names `_target_: cvexp.<group>.<function>` and gives
+every keyword-only argument of that function, whose annotations are the types and ranges that are allowed.
+"""
+
+import difflib
+import hashlib
+import importlib
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Lt
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+_HERE = Path(__file__).resolve().parent
+CONF = next(
+    (c for c in (_HERE / "conf", _HERE.parent / "conf") if (c / "config.yaml").is_file()),
+    _HERE / "conf",
+)
+# Keys that do not change what a run computes, so its identity leaves them out.
+_NO_PART_OF_IDENTITY = (
+    "name tags show_config trusted_packages tracker data.root loader.num_workers".split()
+)
+
+
+class UsageError(ValueError):
+    """A request that cannot be done as asked: one line for the user, exit code 2, no traceback."""
+
+
+def options(directory: Path = CONF) -> dict[str, list[str]]:
+    """Return group -> its options, read from a conf folder on disk."""
+    return {
+        group.name: sorted(file.stem for file in group.glob("*.yaml"))
+        for group in sorted(directory.iterdir())
+        if group.is_dir() and group.name != "hydra"
+    }
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return '; did you mean X?' for the closest known word, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def register_resolvers() -> None:
+    """Make ${stamp:} and ${job_directory:...} known to OmegaConf."""
+    OmegaConf.register_new_resolver("stamp", _stamp, use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("job_directory", job_directory, replace=True)
+
+
+def _stamp() -> str:
+    """Return a name that no other launch has: the second it began and 4 random hex digits."""
+    return f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{os.urandom(2).hex()}"
+
+
+def job_directory(override_dirname: str) -> str:
+    """Return a folder name of letters, digits, '.', '_' and '-' for one job of a sweep.
+
+    Whatever would be lost by the cut or by the replacements is kept apart by a hash.
+    """
+    plain = override_dirname.replace(",", "_").replace("=", "-")
+    clean = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip(".-") or "job"
+    if clean == plain and len(clean) <= 100:
+        return clean
+    digest = hashlib.sha256(override_dirname.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return f"{clean[:90]}-{digest}"
+
+
+def build(config: DictConfig, group: str, *runtime: Any) -> Any:
+    """Call the group's function: runtime objects positionally, the option's values by keyword."""
+    function = _function(group, config[group], config.trusted_packages)
+    return function(*runtime, **_values(config[group]))
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Return the config as plain containers, interpolations resolved. Never to be saved: secrets."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def identity(config: DictConfig) -> str:
+    """Return the sha256 of what defines a run's result: its config less paths, trackers, worker counts."""
+    plain = OmegaConf.create(resolved(config))
+    for key in _NO_PART_OF_IDENTITY:
+        parent, _, leaf = key.rpartition(".")
+        node = OmegaConf.select(plain, parent) if parent else plain
+        if isinstance(node, DictConfig) and leaf in node:
+            del node[leaf]
+    return hashlib.sha256(OmegaConf.to_yaml(plain, sort_keys=True).encode()).hexdigest()
+
+
+def check(config: DictConfig) -> None:
+    """Check everything that can be known of a composed config before data is touched.
+
+    Raises:
+        UsageError: a key, type, range or _target_ that the contract does not allow.
+    """
+    known = [*options(), *OmegaConf.load(CONF / "config.yaml")]
+    for key in config:
+        if key not in known:
+            raise UsageError(f"{key}: unknown key; known: {', '.join(known)}")
+    _typed("seed", config.seed, Annotated[int, Ge(0), Lt(2**32)])
+    _typed("name", config.name, str | None)
+    _typed("tags", OmegaConf.to_container(config.tags), list[str])
+    _typed("show_config", config.show_config, bool)
+    _typed("trusted_packages", OmegaConf.to_container(config.trusted_packages), list[str])
+    for group in options():
+        if group == "experiment":
+            continue
+        if not isinstance(config.get(group), DictConfig):
+            raise UsageError(f"{group}: the config has no such group; type {group}=OPTION")
+        _check_group(group, config)
+
+
+def _check_group(group: str, config: DictConfig) -> None:
+    node = config[group]
+    function = _function(group, node, config.trusted_packages)
+    accepted = keyword_only(function)
+    values = _values(node)
+    for key in values:
+        if key not in accepted:
+            hint = did_you_mean(key, accepted)
+            raise UsageError(f"{group}.{key}: unknown key; known: {', '.join(accepted)}{hint}")
+    for key, annotation in accepted.items():
+        if key not in values:
+            raise UsageError(f"{group}.{key}: missing; type {group}.{key}=VALUE")
+        _typed(f"{group}.{key}", values[key], annotation)
+
+
+def keyword_only(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keyword-only arguments of a group's function with their annotations."""
+    return {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+
+
+def _values(node: DictConfig) -> dict[str, Any]:
+    """Return an option's keyword arguments as plain, resolved values."""
+    for key in node:
+        if key != "_target_" and OmegaConf.is_missing(node, key):
+            path = node._get_full_key(key)
+            raise UsageError(f"{path} has no value; type {path}=VALUE")
+    try:
+        plain = OmegaConf.to_container(node, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UsageError(str(error).replace("\n", "; ")) from error
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items() if key != "_target_"}
+
+
+def _typed(key: str, value: Any, annotation: Any) -> None:
+    """Check one value against its annotation; an int serves where a float is asked, nothing else is converted."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        TypeAdapter(annotation).validate_python(value, strict=True, extra="forbid")
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join([key, *(str(part) for part in first["loc"] if part in _parts(value))])
+        reason = first["msg"][:1].lower() + first["msg"][1:]
+        raise UsageError(f"{where}={first['input']!r}: {reason}") from error
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """Return the keys or positions of a container, to tell them from pydantic's own location names."""
+    if isinstance(value, Mapping):
+        return [*value, *(part for inner in value.values() for part in _parts(inner))]
+    return range(len(value)) if isinstance(value, list) else ()
+
+
+def _function(group: str, node: DictConfig, trusted_packages: Iterable[str]) -> Callable[..., Any]:
+    """Return the function that a _target_ names, if it may be named.
+
+    Only a function that is defined in cvexp.<group> itself is one of ours: a prefix would admit
+    cvexp.<group>.os.system. Others come from packages that the user names in trusted_packages.
+    """
+    target = str(node.get("_target_"))
+    module_name, _, name = target.rpartition(".")
+    ours = f"cvexp.{group}"
+    package = target.partition(".")[0]
+    if module_name != ours and package not in trusted_packages:
+        raise UsageError(
+            f"{group}._target_={target}: not a function of {ours}; "
+            f"if you trust it, type trusted_packages=[{package}]"
+        )
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"{group}._target_={target}: {error}") from error
+    home = getattr(function, "__module__", "")
+    if module_name == ours and home != ours and not home.startswith(f"{ours}."):
+        raise UsageError(f"{group}._target_={target}: not a function of {ours}")
+    return function  # type: ignore[no-any-return]  # getattr on a module is Any
+
+
+def factors(config: DictConfig, overrides: list[str], parser: Any) -> dict[str, Any]:
+    """Return what the command line set: group -> option, key -> its typed value in the composed config."""
+    found: dict[str, Any] = {}
+    groups = options()
+    for override in parser.parse_overrides(overrides):
+        key = override.key_or_group
+        if key in groups:
+            found[key] = override.get_value_element_as_str()
+        elif not override.is_delete():
+            value = OmegaConf.select(config, key)
+            found[key] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    return found

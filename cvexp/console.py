@@ -1,0 +1,148 @@
+"""What a person sees: stage lines, tables, the config as a tree. One console, so that nothing overwrites a bar."""
+
+import logging
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+console = Console(highlight=False, soft_wrap=True)
+log = logging.getLogger("cvexp")
+
+
+class Handler(logging.Handler):
+    """A logging handler that prints through the console; a file gets the traceback, a person does not."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one message."""
+        if record.name != "py.warnings":
+            if record.levelno >= logging.ERROR:
+                print(record.getMessage(), file=sys.stderr)
+            else:
+                warns = record.levelno >= logging.WARNING
+                console.print(Text(record.getMessage(), style="yellow" if warns else ""))
+
+
+def quieten_lightning() -> None:
+    """Leave Lightning its warnings; its remarks are said by our stage lines, and would be printed twice.
+
+    Called once it is imported: its import sets its loggers' levels and adds handlers of its own.
+    """
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.setLevel(logging.WARNING)
+        logger.propagate = True
+    # Lightning 2.6 on torch 2.14 meets a deprecation of torch's pytree that only Lightning can mend.
+    warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
+
+
+def stage(name: str, decided: str) -> None:
+    """Say in one line what a stage decided."""
+    log.info("%-12s  %s", name, decided)
+
+
+def warn(text: str) -> None:
+    """Say in one line what a person should know."""
+    log.warning("%-12s  %s", "warning", text)
+
+
+def show(renderable: Any) -> None:
+    """Print a table or a tree, and log it as plain text."""
+    console.print(renderable)
+    plain = Console(width=120, no_color=True, file=_Null(), record=True)
+    plain.print(renderable)
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.FileHandler):
+            message = "\n" + plain.export_text()
+            handler.emit(logging.LogRecord("cvexp", logging.INFO, "", 0, message, None, None))
+
+
+class _Null:
+    """Somewhere to print to."""
+
+    def write(self, text: str) -> int:
+        """Drop it."""
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+def config_tree(config: Mapping[str, Any], overridden: Sequence[str]) -> Tree:
+    """Return a config as a tree, with what the command line set marked."""
+    tree = Tree("config")
+
+    def grow(branch: Tree, node: Mapping[str, Any], path: str) -> None:
+        for key, value in node.items():
+            here = f"{path}.{key}".lstrip(".")
+            label = Text(str(key))
+            if not isinstance(value, Mapping):
+                label.append(f": {value}")
+            if here in overridden:
+                label.append("  (overridden)")
+                label.stylize("bold yellow")
+            twig = branch.add(label)
+            if isinstance(value, Mapping):
+                grow(twig, value, here)
+
+    grow(tree, config, "")
+    return tree
+
+
+def size(number: float | None) -> str:
+    """Return bytes as MiB."""
+    return "-" if number is None else f"{number / 2**20:,.0f} MiB"
+
+
+def _cells(record: Mapping[str, Any]) -> list[str]:
+    """Return the figures of one record, in the order of _FIGURES."""
+    metrics, cost = record.get("metrics") or {}, record.get("cost") or {}
+    rate, effective = cost.get("images_per_s"), record.get("effective") or {}
+
+    def figure(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    return [
+        figure(metrics.get("val/accuracy"), ".4f"),
+        figure(metrics.get("test/accuracy"), ".4f"),
+        figure(cost.get("train_s"), ",.1f"),
+        figure(rate and rate["median"], ",.0f"),
+        size(cost.get("peak_device_bytes") or cost.get("peak_host_bytes")),
+        figure(effective.get("trainable_parameters"), ","),
+    ]
+
+
+_FIGURES = (
+    "val/accuracy",
+    "test/accuracy",
+    "train s",
+    "images/s",
+    "peak memory",
+    "trainable parameters",
+)
+
+
+def run_table(record: Mapping[str, Any]) -> Table:
+    """Return one run's figures as a small table."""
+    table = Table(show_header=False)
+    for name, value in zip(_FIGURES, _cells(record), strict=True):
+        table.add_row(name, value)
+    return table
+
+
+def jobs_table(jobs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return one row a job: its folder, its status, its figures, and why it ended where it failed."""
+    table = Table("job", "status", *_FIGURES[:5])
+    for name, record in jobs.items():
+        status = str(record["status"])
+        reason = record.get("reason")
+        label = Text(status if not reason else f"{status}: {reason}")
+        label.stylize("" if status == "completed" else "red")
+        table.add_row(Text(name), label, *_cells(record)[:5])
+    return table

@@ -1,0 +1,129 @@
+"""What all engines share: the order of images, and the iterable that Lightning walks."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from cvexp.config import UsageError
+from cvexp.data import Data
+from cvexp.randomness import permutation
+
+BatchSize = Annotated[int, Ge(1)]
+
+
+class Batch(NamedTuple):
+    """One batch of B images: (B, 3, H, W) uint8, (B,) int64 labels, (B,) int64 positions in the split."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    indices: torch.Tensor
+
+
+class Key(NamedTuple):
+    """What a batch is made of: the epoch (for the augmentation) and the images' positions."""
+
+    epoch: int
+    indices: NDArray[np.int64]
+
+
+class Order:
+    """The batches of one split: shuffled by (seed, epoch) for training, as stored for evaluation."""
+
+    def __init__(
+        self, length: int, batch_size: int, *, seed: int | None = None, drop_last: bool = False
+    ) -> None:
+        self.length, self.batch_size = length, batch_size
+        self._seed, self._drop_last = seed, drop_last
+        self._epoch, self._pinned = 0, False
+
+    def __len__(self) -> int:
+        whole, rest = divmod(self.length, self.batch_size)
+        return whole + (rest > 0 and not self._drop_last)
+
+    def __iter__(self) -> Iterator[Key]:
+        epoch = self._epoch
+        if self._seed is None:
+            order = np.arange(self.length)
+        else:
+            order = permutation(self._seed, epoch, self.length)
+        for start in range(0, len(self) * self.batch_size, self.batch_size):
+            yield Key(epoch, order[start : start + self.batch_size])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Move to an epoch; Lightning calls it before each."""
+        if not self._pinned:
+            self._epoch = epoch
+
+    def pin(self) -> None:
+        """Repeat the present epoch from now on: the same order, the same augmentation."""
+        self._pinned = True
+
+    def images_in(self, start: int, stop: int) -> int:
+        """Return how many images batches start..stop hold."""
+        last = self.length if stop >= len(self) and not self._drop_last else stop * self.batch_size
+        return last - start * self.batch_size
+
+
+class Batches:
+    """An iterable over one split that Lightning takes as a loader, and that times its own waits.
+
+    Args:
+        order: which images make up each batch.
+        fetch: an engine: from an order to its batches.
+    """
+
+    def __init__(self, order: Order, fetch: Callable[[Order], Iterator[Batch]]) -> None:
+        self.order = order
+        self._fetch = fetch
+        self.wait_s = 0.0  # seconds that the consumer waited for batches
+
+    @property
+    def batch_sampler(self) -> "_BatchSampler":
+        """Return where Lightning looks for batch_sampler.sampler.set_epoch; a `sampler` it would inspect."""
+        return _BatchSampler(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # A generator: the engine starts at the first batch, after set_epoch, not at iter().
+        begun = time.perf_counter()
+        for batch in self._fetch(self.order):
+            self.wait_s += time.perf_counter() - begun
+            yield batch
+            begun = time.perf_counter()
+        self.wait_s += time.perf_counter() - begun
+
+
+class _BatchSampler(NamedTuple):
+    sampler: Order
+
+
+class Loaders(NamedTuple):
+    """The three splits as batches, and what they are as one line."""
+
+    train: Batches
+    val: Batches
+    test: Batches
+    description: str
+
+
+def orders(data: Data, seed: int, batch_size: int, drop_last: bool) -> dict[str, Order]:
+    """Return the order of each split.
+
+    Raises:
+        UsageError: training would have no batch.
+    """
+    train = Order(len(data.train), batch_size, seed=seed, drop_last=drop_last)
+    if not len(train):
+        raise UsageError(
+            f"loader.batch_size={batch_size} with loader.drop_last=true leaves no batch of the "
+            f"{len(data.train)} training images; try loader.drop_last=false"
+        )
+    evaluation = {name: Order(len(data.splits[name]), batch_size) for name in ("val", "test")}
+    return {"train": train, **evaluation}

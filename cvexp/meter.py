@@ -1,0 +1,154 @@
+"""What a run costs: time, throughput, memory. What was not measured is None, never an estimate."""
+
+import resource
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from cvexp.loader import Batches
+
+WARMUP_STEPS = 5  # optimizer steps that throughput leaves out: allocation, kernel choice, worker start
+
+
+class _Mark:
+    """A moment on the device's own clock; comparing two of them waits for the device, making one does not."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        if self._event is None:
+            self._host = time.perf_counter()
+        else:
+            self._event.record()  # type: ignore[no-untyped-call]  # torch's stub
+
+    def seconds_since(self, earlier: "_Mark") -> float:
+        """Return the time between two marks in seconds."""
+        if self._event is None or earlier._event is None:
+            return self._host - earlier._host
+        self._event.synchronize()
+        return float(earlier._event.elapsed_time(self._event)) / 1000
+
+
+class Meter(Callback):
+    """Measure one run.
+
+    A step's time runs from the end of the step before it, or from the epoch's start, to its own end, on the
+    device's clock: waiting for data is in it, validation and checkpoints are not.
+
+    Args:
+        train: the training loader, which times its own waits.
+        began: time.perf_counter() when the run began.
+    """
+
+    def __init__(self, train: Batches, began: float) -> None:
+        self._train, self._began = train, began
+        self._steps: list[tuple[int, float]] = []  # images, seconds
+        self._pending: list[tuple[int, _Mark, _Mark]] = []
+        self._last: _Mark | None = None
+        self._images = 0
+        self._seen_steps = 0
+        self._startup_s: float | None = None
+        self._train_s = self._validation_s = 0.0
+        self._epoch_began = self._validation_in_epoch_s = 0.0
+        self._validation_began: float | None = None
+        self._host_peak_is_own = _reset_host_peak()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Everything before the first batch is start-up."""
+        self._startup_s = time.perf_counter() - self._began
+        if pl_module.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(pl_module.device)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the epoch's clock."""
+        self._epoch_began, self._validation_in_epoch_s = time.perf_counter(), 0.0
+        self._seen_steps = trainer.global_step
+        self._last = _Mark(pl_module.device)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Mark the end of each optimizer step."""
+        self._images += len(batch.labels)
+        if trainer.global_step > self._seen_steps:
+            mark = _Mark(pl_module.device)
+            if self._last is not None:
+                self._pending.append((self._images, self._last, mark))
+            self._last, self._images, self._seen_steps = mark, 0, trainer.global_step
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop the step's clock."""
+        self._validation_began = time.perf_counter()
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Start the step's clock again after a validation in mid-epoch."""
+        if self._validation_began is not None:
+            self._end_validation()
+            self._last = _Mark(pl_module.device)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Read the epoch's marks, with the device synchronised."""
+        self._end_validation()
+        self._steps += [(images, end.seconds_since(begin)) for images, begin, end in self._pending]
+        self._pending = []
+        elapsed = time.perf_counter() - self._epoch_began
+        self._train_s += elapsed - self._validation_in_epoch_s
+
+    def _end_validation(self) -> None:
+        """Add validation, with keeping the best checkpoint, to its own sum."""
+        if self._validation_began is not None:
+            elapsed = time.perf_counter() - self._validation_began
+            self._validation_s += elapsed
+            self._validation_in_epoch_s += elapsed
+            self._validation_began = None
+
+    def images_per_s(self) -> dict[str, float | int] | None:
+        """Return median and interquartile range over steps, the warm-up left out; None before there are any."""
+        rates = [images / seconds for images, seconds in self._steps[WARMUP_STEPS:]]
+        if not rates:
+            return None
+        lower, median, upper = (float(q) for q in np.percentile(rates, [25, 50, 75]))
+        return {"median": median, "iqr": upper - lower, "steps": len(rates)}
+
+    def cost(self, device: torch.device) -> dict[str, Any]:
+        """Return the record's cost."""
+        on_cuda = device.type == "cuda"
+        return {
+            "startup_s": self._startup_s,
+            "train_s": self._train_s,
+            "validation_s": self._validation_s,
+            "wall_s": time.perf_counter() - self._began,
+            "images_per_s": self.images_per_s(),
+            "data_wait_fraction": self._train.wait_s / self._train_s if self._train_s else None,
+            "peak_host_bytes": _host_peak_bytes() if self._host_peak_is_own else None,
+            "peak_device_bytes": torch.cuda.max_memory_allocated(device) if on_cuda else None,
+            "flops_per_image": None,
+            "mfu": None,
+            "energy_j": None,
+            "contended": None,
+        }
+
+
+def _reset_host_peak() -> bool:
+    """Make the process's peak memory begin anew; return whether later peaks are this run's own."""
+    if sys.platform != "linux":
+        return False
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+        return True
+    return False
+
+
+def _host_peak_bytes() -> int:
+    """Return the process's peak resident memory since the reset."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

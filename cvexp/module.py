@@ -1,0 +1,236 @@
+"""The LightningModule: one network, its loss and its counts.
+
+Shapes: B images, K classes. Images come as (B, 3, H, W) uint8 and are normalised here, once a batch.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from cvexp.accumulation import window_weight
+from cvexp.freeze import frozen_modules
+from cvexp.loader import Batch, Order
+from cvexp.model import Network
+from cvexp.randomness import Stream, torch_seed
+from cvexp.scheduler import Horizon
+
+
+class Diverged(RuntimeError):
+    """The loss is no number any more."""
+
+
+class Tally:
+    """Sums over images, kept on the device until somebody reads them: loss, correct answers, images."""
+
+    def __init__(self) -> None:
+        self._sums: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def add(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        """Count one batch: its mean loss, (B, K) logits, (B,) labels."""
+        correct = (logits.argmax(dim=1) == labels).sum()
+        sums = torch.stack([loss.detach().float() * len(labels), correct.float()])
+        images = sums.new_full((1,), float(len(labels)))
+        sums = torch.cat([sums, images])
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def read(self) -> tuple[float, float, float]:
+        """Return the sums of loss, correct answers and images; the only place that waits for the device."""
+        if self._sums is None:
+            return 0.0, 0.0, 0.0
+        loss, correct, images = self._sums.tolist()
+        return loss, correct, images
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._sums = None
+
+
+def means(prefix: str, sums: tuple[float, float, float]) -> dict[str, float]:
+    """Return mean loss and accuracy (micro: correct / images) under their names."""
+    loss, correct, images = sums
+    return {f"{prefix}/loss": loss / images, f"{prefix}/accuracy": correct / images}
+
+
+class Classifier(LightningModule):
+    """Train and evaluate a classifier; what it did is counted here and read by the record.
+
+    Args:
+        network: its head replaced, its frozen part marked by requires_grad.
+        make_optimizer: from trainable parameters to an optimizer.
+        make_scheduler: from an optimizer and the horizon to a schedule by optimizer step.
+        seed: moves dropout and the like, by (seed, epoch, batch).
+        order: the training batches', for the images in an accumulation window.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+        make_scheduler: Callable[[Optimizer, Horizon], LRScheduler],
+        seed: int,
+        order: Order,
+    ) -> None:
+        super().__init__()
+        self.network = network.module
+        self.frozen = frozen_modules(network.module)
+        self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
+        self._seed, self._order = seed, order
+        mean, std = torch.tensor(network.mean), torch.tensor(network.std)
+        self._scale, self._shift = 1 / (255 * std), -mean / std  # no buffers: they stay float32
+        self._memory_format = (
+            torch.channels_last if network.channels_last else torch.contiguous_format
+        )
+        self._window, self._evaluation = Tally(), Tally()
+        self._epoch_sums = (0.0, 0.0, 0.0)
+        self.results: dict[str, float] = {}  # the last value of each metric
+        self.horizon = Horizon(0, 0)
+        self.steps = 0  # as the optimizer itself stepped
+        self.learning_rates: list[float] = []  # of each such step
+        self.images_seen = 0
+        self.largest_step_images = 0
+        self._step_images = 0
+        self.compute_dtype: torch.dtype | None = None
+
+    def train(self, mode: bool = True) -> "Classifier":
+        """Set the mode; what is frozen stays in eval, so that its running statistics and dropout rest."""
+        super().train(mode)
+        for name in self.frozen:
+            self.network.get_submodule(name).eval()
+        return self
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return (B, K) logits of (B, 3, H, W) uint8 images."""
+        self._scale, self._shift = self._scale.to(images.device), self._shift.to(images.device)
+        scale, shift = self._scale[:, None, None], self._shift[:, None, None]
+        normalised = torch.addcmul(shift, images.float(), scale)
+        dtype = next(self.network.parameters()).dtype
+        return self.network(normalised.to(dtype=dtype, memory_format=self._memory_format))  # type: ignore[no-any-return]  # nn.Module returns Any
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Build the optimizer over what trains, and its schedule over the steps that will really run."""
+        optimizer = self._make_optimizer([p for p in self.network.parameters() if p.requires_grad])
+        optimizer.register_step_post_hook(self._count_step)
+        total = int(self.trainer.estimated_stepping_batches)  # asks for the loader, so comes first
+        batches, k = self.trainer.num_training_batches, self.trainer.accumulate_grad_batches
+        self.horizon = Horizon(total, math.ceil(batches / k))
+        scheduler = self._make_scheduler(optimizer, self.horizon)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def _count_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self.steps += 1
+        self.learning_rates.append(float(optimizer.param_groups[0]["lr"]))
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Make dropout and the like a function of (seed, epoch, batch)."""
+        torch.manual_seed(torch_seed(self._seed, Stream.STEP, self.current_epoch, batch_idx))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        """Return the loss, weighted so that a step is the mean over the images of its window."""
+        loss, logits = self._loss(batch)
+        self._window.add(loss, logits, batch.labels)
+        self.compute_dtype = logits.dtype
+        images, k = len(batch.labels), self.trainer.accumulate_grad_batches
+        self.images_seen += images
+        self._step_images = images if batch_idx % k == 0 else self._step_images + images
+        self.largest_step_images = max(self.largest_step_images, self._step_images)
+        start = batch_idx - batch_idx % k
+        stop = min(start + k, int(self.trainer.num_training_batches))
+        weight = window_weight(images, self._order.images_in(start, stop), k)
+        return loss if weight == 1 else loss * weight
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """Log the mean since the last line, every trainer.log_every_n_steps optimizer steps."""
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set in Trainer.__init__
+        batches, k = int(self.trainer.num_training_batches), self.trainer.accumulate_grad_batches
+        is_step = (batch_idx + 1) % k == 0 or batch_idx + 1 == batches
+        if is_step and self.learning_rates and self.global_step % every == 0:
+            window = means("train", self._read_window())
+            self._write({"train/loss_step": window["train/loss"], "lr": self.learning_rates[-1]})
+        if batch_idx + 1 == batches:  # not at the epoch's end hook: callbacks see that one first
+            self._finish_epoch()
+
+    def on_train_epoch_start(self) -> None:
+        """Begin the epoch's sums."""
+        self._window.reset()
+        self._epoch_sums = (0.0, 0.0, 0.0)
+
+    def on_train_epoch_end(self) -> None:
+        """Finish an epoch that trainer.max_steps or max_time cut short."""
+        if self._epoch_sums[2] or self._window.read()[2]:
+            self._finish_epoch()
+
+    def _finish_epoch(self) -> None:
+        """Log the epoch's means over training images, as they were when each was trained on."""
+        self._read_window()
+        self._publish(means("train", self._epoch_sums))
+        self._epoch_sums = (0.0, 0.0, 0.0)
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin the evaluation's sums."""
+        self._evaluation.reset()
+
+    on_test_epoch_start = on_validation_epoch_start
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Count one batch."""
+        loss, logits = self._loss(batch)
+        self._evaluation.add(loss, logits, batch.labels)
+
+    test_step = validation_step
+
+    def on_validation_epoch_end(self) -> None:
+        """Log validation's means."""
+        if not self.trainer.sanity_checking:
+            self._publish(means("val", self._evaluation.read()))
+
+    def on_test_epoch_end(self) -> None:
+        """Log the test's means."""
+        self._publish(means("test", self._evaluation.read()))
+
+    def running_loss(self) -> float | None:
+        """Return the mean loss since the last line of the log; waits for the device."""
+        loss, _, images = self._window.read()
+        return loss / images if images else None
+
+    def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean cross-entropy, in float32, and the (B, K) logits."""
+        logits = self(batch.images)
+        return nn.functional.cross_entropy(logits.float(), batch.labels), logits
+
+    def _read_window(self) -> tuple[float, float, float]:
+        """Move the sums since the last line into the epoch's; the place where divergence is seen.
+
+        Raises:
+            Diverged: a loss among them was not finite.
+        """
+        sums = self._window.read()
+        self._window.reset()
+        if not math.isfinite(sums[0]):
+            raise Diverged(
+                f"the training loss is not finite at optimizer step {self.steps} of epoch "
+                f"{self.current_epoch + 1}, with a learning rate of {self.learning_rates[-1]:g}"
+            )
+        a, b, c = self._epoch_sums
+        self._epoch_sums = (a + sums[0], b + sums[1], c + sums[2])
+        return sums
+
+    def _publish(self, metrics: dict[str, float]) -> None:
+        """Keep, log, and show Lightning's callbacks an epoch's metrics."""
+        self.results.update(metrics)
+        self.log_dict(metrics, logger=False)
+        self._write(metrics)
+
+    def _write(self, metrics: dict[str, float]) -> None:
+        for logger in self.loggers:
+            logger.log_metrics({**metrics, "epoch": self.current_epoch}, step=self.steps)

@@ -1,0 +1,246 @@
+"""run.json, metrics.jsonl and the lock of one run directory (schema 1; keys may be added, never renamed)."""
+
+import fcntl
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import Logger
+
+from cvexp.checkpoint import write_atomically
+from cvexp.config import UsageError
+from cvexp.freeze import count_parameters
+from cvexp.module import Classifier, Diverged
+
+SCHEMA = 1
+_PACKAGES = (
+    "cvexp torch torchvision lightning hydra-core omegaconf timm albumentations numpy pillow "
+    "opencv-python-headless scikit-learn"
+).split()
+_UNFINISHED: dict[str, Any] = {
+    key: {} for key in ("effective", "data", "metrics", "metrics_best", "cost")
+}
+
+
+def now() -> str:
+    """Return the time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Record:
+    """The record of one run; every change of it is on disk, whole, before `update` returns."""
+
+    def __init__(self, run_dir: Path, factors: Mapping[str, Any]) -> None:
+        self.run_dir = run_dir
+        self.path = run_dir / "run.json"
+        self.fields: dict[str, Any] = {
+            "schema": SCHEMA,
+            "status": "running",
+            "reason": None,
+            "started": now(),
+            "ended": None,
+            "factors": dict(factors),
+            **_UNFINISHED,
+        }
+
+    def update(self, **fields: Any) -> None:
+        """Change fields and write the record."""
+        self.fields.update(fields)
+        text = json.dumps(self.fields, indent=2, ensure_ascii=False, default=str) + "\n"
+        write_atomically(self.path, text.encode("utf-8", "surrogateescape"))
+
+    def end(self, status: str, reason: str | None = None) -> None:
+        """Write how the run ended."""
+        self.update(status=status, reason=reason, ended=now())
+
+
+@contextmanager
+def open_record(run_dir: Path, factors: Mapping[str, Any]) -> Iterator[Record]:
+    """Lock a run directory, keep its record while the body runs, and write how that ended.
+
+    Raises:
+        UsageError: another process uses the directory, or it already holds a run.
+    """
+    with _lock(run_dir):
+        if (run_dir / "run.json").exists():
+            raise UsageError(
+                f"hydra.run.dir={run_dir} already holds a run; choose another folder, or leave it out"
+            )
+        record = Record(run_dir, factors)
+        record.update(environment=environment())
+        try:
+            yield record
+        except UsageError as error:
+            record.end("failed", str(error))
+            raise
+        except Diverged as error:
+            record.end("diverged", str(error))
+            raise
+        except torch.OutOfMemoryError as error:
+            record.end("failed", f"out of memory: {error}")
+            raise
+        except Exception as error:
+            record.end("failed", f"{type(error).__name__}: {error}")
+            raise
+        except BaseException:
+            record.end("interrupted")
+            raise
+
+
+@contextmanager
+def _lock(run_dir: Path) -> Iterator[None]:
+    """Hold run_dir/.lock, which names host and process; the kernel frees it with the process."""
+    with (run_dir / ".lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise UsageError(
+                f"hydra.run.dir={run_dir} is in use by {file.read().strip() or 'another process'}; "
+                "choose another folder, or leave it out"
+            ) from error
+        file.truncate(0)
+        file.write(f"{socket.gethostname()} process {os.getpid()}\n")
+        file.flush()
+        yield
+
+
+class MetricsLog(Logger):
+    """metrics.jsonl: one line a logged step or epoch, append-only, written through at once."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        """Return what Lightning calls this logger."""
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        """Return nothing: there is one per run."""
+        return ""
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Keep none: the config is in .hydra."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Append one line: the optimizer step, the epoch (from 1), the metrics."""
+        line = {"step": step, **metrics, "epoch": int(metrics.get("epoch", 0)) + 1}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def effective(trainer: Trainer, module: Classifier, batch_size: int) -> dict[str, Any]:
+    """Return what really ran, read from the objects that ran it and not from the config."""
+    trainable, total = count_parameters(module.network)
+    rates = module.learning_rates
+    return {
+        "precision": _precision(trainer, module),
+        "parameter_dtype": _name(next(module.network.parameters()).dtype),
+        "compute_dtype": _name(module.compute_dtype),
+        "device": _device_name(module.device),
+        "devices": trainer.num_devices,
+        "strategy": type(trainer.strategy).__name__,
+        "batch_size": batch_size,
+        "effective_batch_size": module.largest_step_images,
+        "optimizer_steps": module.steps,
+        "images_seen": module.images_seen,
+        "trainable_parameters": trainable,
+        "total_parameters": total,
+        "frozen_modules": module.frozen,
+        "lr_first": rates[0] if rates else None,
+        "lr_peak": max(rates, default=None),
+        "lr_last": rates[-1] if rates else None,
+        "skipped_steps": trainer.global_step - module.steps,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def _precision(trainer: Trainer, module: Classifier) -> str:
+    """Return the precision by its option's name, from the plug-in and torch's own switch."""
+    plugin = str(trainer.precision_plugin.precision)
+    on_cuda, matmul = module.device.type == "cuda", torch.get_float32_matmul_precision()
+    return "tf32" if plugin == "32-true" and on_cuda and matmul == "high" else plugin
+
+
+def _name(dtype: torch.dtype | None) -> str | None:
+    return None if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, hardware, threads and the code's commit."""
+    commit = _git("rev-parse", "HEAD")
+    return {
+        "versions": {"python": platform.python_version(), **_versions()},
+        "hardware": {
+            "host": socket.gethostname(),
+            "cpu": _cpu(),
+            "cores": len(os.sched_getaffinity(0)),
+            "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        },
+        "threads": torch.get_num_threads(),
+        "git_commit": commit,
+        "git_dirty": bool(_git("status", "--porcelain")) if commit else None,
+    }
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _cpu() -> str:
+    """Return the CPU's model name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        logging.getLogger(__name__).debug("no /proc/cpuinfo")
+    return platform.processor() or platform.machine()
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git says of cvexp's own checkout, or None where there is none."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def load(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return the records of a sweep's jobs by folder name; a job that left none has status 'no record'."""
+    found = {}
+    for job in sorted(path for path in directory.iterdir() if path.is_dir()):
+        if (job / "run.json").is_file():
+            found[job.name] = json.loads((job / "run.json").read_text("utf-8"))
+        elif (job / ".hydra").is_dir():
+            found[job.name] = {"status": "no record", "reason": "it ended before it was locked"}
+    return found

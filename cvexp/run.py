@@ -1,0 +1,126 @@
+"""One run, stage by stage: from a composed config to a record."""
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from lightning.pytorch import Trainer
+from omegaconf import DictConfig, OmegaConf
+
+from cvexp import freeze, record
+from cvexp.checkpoint import AtomicCheckpointIO, LastAndBest
+from cvexp.config import build, check, factors, identity
+from cvexp.console import config_tree, quieten_lightning, run_table, show, stage, warn
+from cvexp.loader import Loaders
+from cvexp.meter import Meter
+from cvexp.module import Classifier
+from cvexp.progress import Bar
+from cvexp.randomness import Stream, torch_seed
+from cvexp.trainer import limited, root_device
+
+
+def main(config: DictConfig) -> None:
+    """Run one job in the directory that Hydra made for it, and keep its record, however it ends."""
+    began, hydra = time.perf_counter(), HydraConfig.get()
+    quieten_lightning()
+    set_by_hand = factors(config, list(hydra.overrides.task), OverridesParser.create())
+    with record.open_record(Path(hydra.runtime.output_dir), set_by_hand) as run:
+        _execute(config, run, began)
+
+
+def _execute(config: DictConfig, run: record.Record, began: float) -> None:
+    """Tell the story: check, model, data, loaders, freeze, module, trainer, fit, test, record."""
+    check(config)
+    run.update(name=config.name, tags=list(config.tags), identity=identity(config))
+    if config.show_config:
+        plain: Any = OmegaConf.to_container(config)  # unresolved: a secret stays a reference
+        show(config_tree(plain, list(run.fields["factors"])))
+    seed, run_dir = config.seed, run.run_dir
+    arguments = build(config, "trainer")
+    device = root_device(arguments["accelerator"])
+    precision = build(config, "precision", device)
+    stage("precision", f"{precision.trainer} on {device}")
+    if precision.warning:
+        warn(precision.warning)
+
+    torch.manual_seed(torch_seed(seed, Stream.INIT))
+    network = build(config, "model")
+    stage("model", f"{network.name}, weights: {network.weights}")
+
+    data = build(config, "data")
+    run.update(data=data.record())
+    sizes = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
+    stage("data", f"{data.source}: {sizes} images, {len(data.classes)} classes, {data.train.size} px")
+
+    policy = build(config, "augmentation")
+    loaders = build(config, "loader", data, policy, seed, device)
+    stage("augmentation", str(policy))
+    batch_size = loaders.train.order.batch_size
+    stage("loader", f"{loaders.description}, {len(loaders.train)} batches of {batch_size} an epoch")
+
+    network.replace_head(len(data.classes))
+    build(config, "freeze", network)
+    stage("freeze", freeze.describe(network))
+
+    limit = 1.0 if arguments["fast_dev_run"] else arguments["limit_train_batches"]
+    batches = limited(len(loaders.train), limit)
+    accumulation = build(config, "accumulation", batches)
+    module = Classifier(
+        network,
+        partial(build, config, "optimizer"),
+        partial(build, config, "scheduler"),
+        seed,
+        loaders.train.order,
+    )
+    checkpoints = LastAndBest(None if arguments["fast_dev_run"] else run_dir / "checkpoints")
+    meter = Meter(loaders.train, began)
+    trainer = Trainer(
+        **arguments,
+        precision=precision.trainer,
+        accumulate_grad_batches=accumulation,
+        logger=[record.MetricsLog(run_dir / "metrics.jsonl"), *build(config, "tracker", run_dir)],
+        callbacks=[meter, Bar(), checkpoints, *build(config, "debug", run_dir)],
+        plugins=[AtomicCheckpointIO()],
+        default_root_dir=run_dir,
+        enable_checkpointing=True,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    _fit(trainer, module, loaders)
+    run.update(effective=record.effective(trainer, module, batch_size))
+    metrics, best = _test(trainer, module, loaders, checkpoints)
+    run.update(metrics=metrics, metrics_best=best, cost=meter.cost(device))
+    run.end("completed")
+    show(run_table(run.fields))
+    stage("run", f"{run_dir}")
+
+
+def _fit(trainer: Trainer, module: Classifier, loaders: Loaders) -> None:
+    """Train, and hold the run to its plan: a loader that skips batches must not pass for one that did not."""
+    try:
+        trainer.fit(module, loaders.train, loaders.val)
+    except SystemExit as stop:  # what Lightning makes of Ctrl-C
+        raise KeyboardInterrupt from stop
+    planned, attempted = module.horizon.total_steps, trainer.global_step
+    if attempted != planned and not (trainer.should_stop):
+        raise RuntimeError(f"{attempted} optimizer steps were made of the {planned} planned")
+
+
+def _test(
+    trainer: Trainer, module: Classifier, loaders: Loaders, checkpoints: LastAndBest
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Test the last epoch's weights, and those of the epoch that validation chose, apart."""
+    trainer.test(module, loaders.test, verbose=False)
+    last, best = dict(module.results), dict(checkpoints.best)
+    if checkpoints.best_path and best["epoch"] != trainer.current_epoch:
+        state = torch.load(checkpoints.best_path, map_location=module.device, weights_only=True)
+        module.load_state_dict(state["state_dict"])
+        trainer.test(module, loaders.test, verbose=False)
+    if best:
+        best |= {key: module.results[key] for key in module.results if key.startswith("test/")}
+    return last, best

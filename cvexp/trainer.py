@@ -1,0 +1,96 @@
+"""Stage trainer: the arguments of Lightning's Trainer that no other group decides."""
+
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge, Gt, Le
+from pydantic import StrictBool
+
+from cvexp.config import UsageError
+
+# What users may type as trainer.KEY and another group decides: what to type instead.
+ELSEWHERE = {
+    "precision": "type precision=bf16-mixed",
+    "accumulate_grad_batches": "type accumulation=x4",
+    "logger": "type tracker=tensorboard or tracker=none",
+    "model_registry": "type tracker=tensorboard or tracker=none",
+    "overfit_batches": "type debug=overfit",
+    "default_root_dir": "type hydra.run.dir=FOLDER",
+    "strategy": "type trainer=OPTION",
+    "num_nodes": "type trainer=OPTION",
+    "sync_batchnorm": "type trainer=OPTION",
+    "use_distributed_sampler": "the loader's order is already a function of seed and epoch",
+    "reload_dataloaders_every_n_epochs": "the loader's order is already a function of seed and epoch",
+    "callbacks": "cvexp brings its own",
+    "plugins": "cvexp brings its own",
+    "enable_checkpointing": "last and best checkpoints are always kept",
+    "enable_progress_bar": "cvexp brings its own",
+    "enable_model_summary": "the freeze line says what trains",
+    "enable_autolog_hparams": "the config is in .hydra",
+    "barebones": "type trainer.fast_dev_run=true tracker=none",
+    "limit_predict_batches": "a run does not predict",
+}
+Count = Annotated[int, Ge(0)]
+Limit = Count | Annotated[float, Ge(0), Le(1)]
+
+
+def single(
+    *,
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"],
+    devices: Literal[1],
+    max_epochs: Annotated[int, Ge(1)],
+    min_epochs: Count | None,
+    max_steps: Annotated[int, Ge(-1)],
+    min_steps: Count | None,
+    max_time: str | None,
+    limit_train_batches: Limit,
+    limit_val_batches: Limit,
+    limit_test_batches: Limit,
+    fast_dev_run: StrictBool | Count,
+    val_check_interval: Annotated[int, Ge(1)] | Annotated[float, Gt(0), Le(1)],
+    check_val_every_n_epoch: Annotated[int, Ge(1)],
+    num_sanity_val_steps: Annotated[int, Ge(-1)],
+    log_every_n_steps: Annotated[int, Ge(1)],
+    gradient_clip_val: Annotated[float, Ge(0)] | None,
+    gradient_clip_algorithm: Literal["norm", "value"] | None,
+    deterministic: StrictBool | Literal["warn"],
+    benchmark: bool,
+    inference_mode: bool,
+    detect_anomaly: bool,
+    profiler: Literal["simple", "advanced", "pytorch"] | None,
+) -> dict[str, Any]:
+    """Return Trainer arguments for one device.
+
+    Raises:
+        UsageError: a limit that leaves nothing to train on, or an accelerator that is not there.
+    """
+    arguments = dict(locals())
+    for key in ("limit_train_batches", "max_steps"):
+        if arguments[key] == 0:
+            raise UsageError(f"trainer.{key}=0 leaves no training batch; try trainer.max_epochs=1")
+    if accelerator in ("gpu", "cuda", "mps"):
+        root_device(accelerator)
+    return arguments
+
+
+def root_device(accelerator: str) -> torch.device:
+    """Return the device that one process of this accelerator computes on.
+
+    Raises:
+        UsageError: this machine has no such accelerator.
+    """
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if accelerator == "cpu" or (accelerator == "auto" and not (cuda or mps)):
+        return torch.device("cpu")
+    if cuda and accelerator in ("auto", "gpu", "cuda"):
+        return torch.device("cuda", 0)
+    if mps and accelerator in ("auto", "gpu", "mps"):
+        return torch.device("mps")
+    raise UsageError(
+        f"trainer.accelerator={accelerator}: this machine has none; try trainer.accelerator=cpu"
+    )
+
+
+def limited(batches: int, limit: int | float) -> int:
+    """Return how many of an epoch's batches a Lightning limit lets through: a number, or a fraction."""
+    return min(batches, limit) if isinstance(limit, int) else int(batches * limit)
