@@ -11,6 +11,8 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from cvexp.module import Classifier
+
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Put content at path so that a reader, or a crash, sees the old file or the new one and nothing between.
@@ -72,7 +74,8 @@ class LastAndBest(Checkpoint):
         """Keep the weights that validation was just made with, if they are the best so far."""
         if trainer.sanity_checking:
             return
-        metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        assert isinstance(pl_module, Classifier)
+        metrics = pl_module.results
         if metrics[self.METRIC] > self.best.get(self.METRIC, float("-inf")):
             validation = {key: value for key, value in metrics.items() if key.startswith("val/")}
             self.best = {"epoch": trainer.current_epoch + 1, **validation}

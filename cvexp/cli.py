@@ -54,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def help_text(config_dir: Path | None = None) -> str:
     """Return the usage with every group and its options, as found on disk, the default one marked."""
-    default = dict(re.findall(r"^  - (\w+): ([\w-]+)", (config.CONF / "config.yaml").read_text(), re.M))
+    default = dict(
+        re.findall(r"^  - (\w+): ([\w-]+)", (config.CONF / "config.yaml").read_text(), re.M)
+    )
     lines = ["groups (* is the default):"]
     for group, options in _options(config_dir).items():
         marked = [f"{option}*" if option == default.get(group) else option for option in options]
@@ -69,7 +71,9 @@ def _hydra(arguments: list[str]) -> int:
     from omegaconf.errors import OmegaConfBaseException
 
     config.register_resolvers()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints errors itself, in its own words, and exits 1
+    os.environ["HYDRA_FULL_ERROR"] = (
+        "1"  # or Hydra prints errors itself, in its own words, and exits 1
+    )
     overrides = _overrides(arguments)
     parsed = _parse(overrides)
     config_dir = _config_dir(arguments)
@@ -79,6 +83,11 @@ def _hydra(arguments: list[str]) -> int:
         hydra.main(version_base="1.3", config_path=str(config.CONF), config_name="config")(_job)()
     except (HydraException, OmegaConfBaseException) as error:
         raise config.UsageError(_explain(error, overrides, config_dir)) from error
+    except OSError as error:  # a job never raises: this is Hydra, making the run directory
+        raise config.UsageError(
+            f"the run directory {error.filename} cannot be written ({error.strerror}); "
+            "type hydra.run.dir=FOLDER, or hydra.sweep.dir=FOLDER for a sweep"
+        ) from error
     return max(_exit_codes, default=0)
 
 
@@ -115,14 +124,14 @@ def _overrides(arguments: list[str]) -> list[str]:
 def _parse(overrides: list[str]) -> list[Any]:
     """Parse overrides one by one, so that the one at fault can be named."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import OverrideParseException
+    from hydra.errors import HydraException
 
     parser = OverridesParser.create()
     parsed = []
     for text in overrides:
         try:
             parsed.append(parser.parse_override(text))
-        except OverrideParseException as error:
+        except HydraException as error:
             reason = str(error).splitlines()[0]
             raise config.UsageError(
                 f"{text}: not KEY=VALUE as Hydra reads it ({reason}); quote special characters: "
@@ -153,10 +162,7 @@ def _options(config_dir: Path | None) -> dict[str, list[str]]:
 
 def _check_names(parsed: list[Any], config_dir: Path | None) -> None:
     """Check each override's group or first key, and each option's name, before anything is composed."""
-    from omegaconf import OmegaConf
-
-    groups = _options(config_dir)
-    keys = [key for key in OmegaConf.load(config.CONF / "config.yaml") if key != "defaults"]
+    groups, keys = _options(config_dir), config.keys()
     for override in parsed:
         name = override.key_or_group
         first = re.split(r"[./]", name)[0]
@@ -165,15 +171,15 @@ def _check_names(parsed: list[Any], config_dir: Path | None) -> None:
         if first not in groups and first not in keys:
             hint = config.did_you_mean(first, [*groups, *keys])
             raise config.UsageError(
-                f"{override.input_line}: no group or key {first}{hint} "
-                f"groups: {', '.join(groups)}; keys: {', '.join(map(str, keys))}"
+                f"{override.input_line}: no group or key {first}{hint}; "
+                f"groups: {', '.join(groups)}; keys: {', '.join(keys)}"
             )
         if name in groups and not override.is_delete():
             for option in _choices(override):
                 if option not in groups[name]:
                     hint = config.did_you_mean(option, groups[name])
                     raise config.UsageError(
-                        f"{name}={option}: no such option{hint} {name} takes: {', '.join(groups[name])}"
+                        f"{name}={option}: no such option{hint}; {name} takes: {', '.join(groups[name])}"
                     )
 
 
@@ -193,7 +199,7 @@ def _explain(error: Exception, overrides: list[str], config_dir: Path | None) ->
         parent, _, leaf = key.rpartition(".")
         known = _known_keys(parent, [text for text in overrides if key not in text], config_dir)
         if known:
-            return f"{key}: {parent} has no key {leaf}{_elsewhere(key, leaf, known)} known: {', '.join(known)}"
+            return f"{key}: {parent} has no key {leaf}{_elsewhere(key, leaf, known)}; known: {', '.join(known)}"
     lines = [line.strip() for line in f"{error}\n{cause}".splitlines() if line.strip()]
     return "; ".join(dict.fromkeys(lines))
 
@@ -204,8 +210,8 @@ def _elsewhere(key: str, leaf: str, known: list[str]) -> str:
         from cvexp.trainer import ELSEWHERE
 
         if leaf in ELSEWHERE:
-            return f"; {ELSEWHERE[leaf]};"
-    return config.did_you_mean(leaf, known) or ";"
+            return f"; {ELSEWHERE[leaf]}"
+    return config.did_you_mean(leaf, known)
 
 
 def _known_keys(parent: str, overrides: list[str], config_dir: Path | None) -> list[str]:

@@ -43,6 +43,13 @@ def options(directory: Path = CONF) -> dict[str, list[str]]:
     }
 
 
+def keys() -> list[str]:
+    """Return the top-level keys of conf/config.yaml that are no groups."""
+    plain = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
+    assert isinstance(plain, dict)
+    return [str(key) for key in plain if key != "defaults"]
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return '; did you mean X?' for the closest known word, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)
@@ -103,10 +110,10 @@ def check(config: DictConfig) -> None:
     Raises:
         UsageError: a key, type, range or _target_ that the contract does not allow.
     """
-    known = [*options(), *OmegaConf.load(CONF / "config.yaml")]
+    known = [*options(), *keys()]
     for key in config:
         if key not in known:
-            raise UsageError(f"{key}: unknown key; known: {', '.join(known)}")
+            raise UsageError(f"{key!s}: unknown key; known: {', '.join(known)}")
     _typed("seed", config.seed, Annotated[int, Ge(0), Lt(2**32)])
     _typed("name", config.name, str | None)
     _typed("tags", OmegaConf.to_container(config.tags), list[str])
@@ -128,7 +135,9 @@ def _check_group(group: str, config: DictConfig) -> None:
     for key in values:
         if key not in accepted:
             hint = did_you_mean(key, accepted)
-            raise UsageError(f"{group}.{key}: unknown key; known: {', '.join(accepted)}{hint}")
+            raise UsageError(
+                f"{group}.{key}: unknown key{hint}; known: {', '.join(accepted) or 'none'}"
+            )
     for key, annotation in accepted.items():
         if key not in values:
             raise UsageError(f"{group}.{key}: missing; type {group}.{key}=VALUE")

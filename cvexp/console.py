@@ -1,5 +1,6 @@
 """What a person sees: stage lines, tables, the config as a tree. One console, so that nothing overwrites a bar."""
 
+import io
 import logging
 import sys
 import warnings
@@ -7,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from rich.tree import Tree
 
 console = Console(highlight=False, soft_wrap=True)
+if not console.is_terminal:
+    console.width = 160  # a pipe or a file has no edge to fold tables at
 log = logging.getLogger("cvexp")
 
 
@@ -38,6 +41,8 @@ def quieten_lightning() -> None:
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)
         logger.propagate = True
+    # A run of few batches logs its epochs all the same.
+    warnings.filterwarnings("ignore", message=r"The number of training batches .* is smaller than")
     # Lightning 2.6 on torch 2.14 meets a deprecation of torch's pytree that only Lightning can mend.
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
 
@@ -55,23 +60,12 @@ def warn(text: str) -> None:
 def show(renderable: Any) -> None:
     """Print a table or a tree, and log it as plain text."""
     console.print(renderable)
-    plain = Console(width=120, no_color=True, file=_Null(), record=True)
+    plain = Console(width=160, no_color=True, file=io.StringIO(), record=True)
     plain.print(renderable)
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.FileHandler):
             message = "\n" + plain.export_text()
             handler.emit(logging.LogRecord("cvexp", logging.INFO, "", 0, message, None, None))
-
-
-class _Null:
-    """Somewhere to print to."""
-
-    def write(self, text: str) -> int:
-        """Drop it."""
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing."""
 
 
 def config_tree(config: Mapping[str, Any], overridden: Sequence[str]) -> Tree:
@@ -138,7 +132,7 @@ def run_table(record: Mapping[str, Any]) -> Table:
 
 def jobs_table(jobs: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return one row a job: its folder, its status, its figures, and why it ended where it failed."""
-    table = Table("job", "status", *_FIGURES[:5])
+    table = Table(Column("job", overflow="fold"), "status", *_FIGURES[:5])
     for name, record in jobs.items():
         status = str(record["status"])
         reason = record.get("reason")

@@ -1,5 +1,6 @@
 """Presets for finding faults: what they add to a run are Lightning callbacks."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,8 @@ class _Overfit(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Repeat the first batch."""
-        trainer.train_dataloader.order.pin()
+        loader: Any = trainer.train_dataloader
+        loader.order.pin()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -52,7 +54,7 @@ class _Overfit(Callback):
 
 
 def profile(
-    run_dir: Path, /, *, skip_batches: Annotated[int, Ge(0)], active_batches: Count, rows: Count
+    run_dir: Path, /, *, skip_batches: Count, active_batches: Count, rows: Count
 ) -> list[Callback]:
     """Record active_batches after skip_batches by torch.profiler: a table, and run_dir/trace.json."""
     return [_Profile(run_dir / "trace.json", skip_batches, active_batches, rows)]
@@ -64,13 +66,14 @@ class _Profile(Callback):
         self._needed = skip + active
         self._seen = 0
         self._on_device = False
+        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # or its library prints remarks of its own
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
             self._on_device = True
         self._profiler = torch.profiler.profile(
             activities=activities,
-            schedule=torch.profiler.schedule(wait=skip, warmup=0, active=active, repeat=1),
+            schedule=torch.profiler.schedule(wait=skip - 1, warmup=1, active=active, repeat=1),
             on_trace_ready=self._report,
             acc_events=True,
         )

@@ -71,4 +71,6 @@ def describe(network: Network) -> str:
     """Return what trains and what is frozen as one line."""
     trainable, total = count_parameters(network.module)
     frozen = ", ".join(frozen_modules(network.module)) or "nothing"
-    return f"{trainable:,} of {total:,} parameters train ({trainable / total:.1%}); frozen: {frozen}"
+    return (
+        f"{trainable:,} of {total:,} parameters train ({trainable / total:.1%}); frozen: {frozen}"
+    )

@@ -13,18 +13,22 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from cvexp.loader import Batches
 
-WARMUP_STEPS = 5  # optimizer steps that throughput leaves out: allocation, kernel choice, worker start
+WARMUP_STEPS = (
+    5  # optimizer steps that throughput leaves out: allocation, kernel choice, worker start
+)
 
 
 class _Mark:
     """A moment on the device's own clock; comparing two of them waits for the device, making one does not."""
 
     def __init__(self, device: torch.device) -> None:
-        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        self._event: Any = None
+        if device.type == "cuda":
+            self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         if self._event is None:
             self._host = time.perf_counter()
         else:
-            self._event.record()  # type: ignore[no-untyped-call]  # torch's stub
+            self._event.record()
 
     def seconds_since(self, earlier: "_Mark") -> float:
         """Return the time between two marks in seconds."""

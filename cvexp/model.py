@@ -1,8 +1,9 @@
 """Stage model: a network of timm or torchvision by name, its weights, its stages and its head."""
 
-from collections.abc import Iterable
+import io
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -11,12 +12,9 @@ from annotated_types import Ge, Lt
 from torch import nn
 
 from cvexp.config import UsageError, did_you_mean
+from cvexp.console import stage
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 Dropout = Annotated[float, Ge(0), Lt(1)]
-_OFFLINE = (
-    "without a network, name a file of weights, model.weights=FILE, or type model.pretrained=false"
-)
 
 
 class Stage(NamedTuple):
@@ -51,7 +49,7 @@ class Network:
     def __post_init__(self) -> None:
         self.stages = _stages(self)
         if self.channels_last:
-            self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub
+            self.module.to(memory_format=torch.channels_last)
 
     def replace_head(self, num_classes: int) -> None:
         """Put a new, randomly initialised classifier of num_classes outputs in the place of each old one."""
@@ -66,7 +64,26 @@ class Network:
             parent, _, leaf = name.rpartition(".")
             setattr(self.module.get_submodule(parent), leaf, new)
         if hasattr(self.module, "num_classes"):
-            self.module.num_classes = num_classes
+            self.module.num_classes = num_classes  # type: ignore[assignment]  # timm keeps a number
+
+    def check_size(self, size: int) -> None:
+        """Run one black image of (size, size) pixels through the network.
+
+        Raises:
+            UsageError: it cannot take images of this size.
+        """
+        was_training = self.module.training
+        try:
+            with torch.no_grad():
+                self.module.eval()(torch.zeros(1, 3, size, size))
+        except (AssertionError, RuntimeError, ValueError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise UsageError(
+                f"data.size={size}: {self.name} cannot take images of this size ({reason}); "
+                "try data.size=224, or model.image_size where the model has that key"
+            ) from error
+        finally:
+            self.module.train(was_training)
 
     def in_head(self, parameter: str) -> bool:
         """Return whether a parameter of this dotted name belongs to the head."""
@@ -142,7 +159,7 @@ def timm(
     if image_size is not None:
         settings["img_size"] = image_size
     try:
-        module = create_model(name, pretrained=False, **settings)
+        module: Any = create_model(name, pretrained=False, **settings)
     except (TypeError, AssertionError) as error:
         raise UsageError(f"model.name={name} cannot be built as asked: {error}") from error
     head = module.pretrained_cfg.get("classifier", ())
@@ -158,12 +175,42 @@ def timm(
     if weights is not None:
         _load_file(network, weights)
     elif download:
-        _download(
-            network,
-            "timm's " + module.pretrained_cfg["tag"],
-            lambda: create_model(name, pretrained=True, **settings).state_dict(),
-        )
+        source = f"timm's {module.pretrained_cfg['tag']}"
+
+        def fetch() -> dict[str, torch.Tensor]:
+            hub_id = module.pretrained_cfg.get("hf_hub_id")
+            local = {"file": _hub_file(hub_id, source)} if hub_id else {}
+            full = create_model(name, pretrained=True, pretrained_cfg_overlay=local, **settings)
+            return full.state_dict()
+
+        _download(network, source, fetch)
     return network
+
+
+def _hub_file(repository: str, source: str) -> str:
+    """Return weights from the Hugging Face cache, downloaded first where they are not in it.
+
+    The first request is made without the hub's own retries, which take a minute to find no network.
+    """
+    from huggingface_hub import (
+        get_hf_file_metadata,
+        hf_hub_download,
+        hf_hub_url,
+        try_to_load_from_cache,
+    )
+    from huggingface_hub.errors import EntryNotFoundError
+
+    files = ("model.safetensors", "pytorch_model.bin")
+    for file in files:
+        cached = try_to_load_from_cache(repository, file)
+        if isinstance(cached, str):
+            return cached
+    stage("", f"fetching {source} weights, once")
+    try:
+        get_hf_file_metadata(hf_hub_url(repository, files[0]))
+    except EntryNotFoundError:
+        return str(hf_hub_download(repository, files[1]))
+    return str(hf_hub_download(repository, files[0]))
 
 
 def torchvision(
@@ -192,7 +239,7 @@ def torchvision(
         if isinstance(child, nn.Linear | nn.Conv2d)
         and (child.out_features if isinstance(child, nn.Linear) else child.out_channels) == 1000
     ]
-    best = models.get_model_weights(name).DEFAULT  # type: ignore[attr-defined]  # every enum has it
+    best = models.get_model_weights(name).DEFAULT
     transform = best.transforms()
     network = Network(
         name,
@@ -206,12 +253,17 @@ def torchvision(
     if weights is not None:
         _load_file(network, weights)
     elif pretrained:
-        _download(
-            network,
-            f"torchvision's {best.name}",
-            partial(best.get_state_dict, progress=False, check_hash=True),
-            auxiliary=("aux1.", "aux2.", "AuxLogits."),
-        )
+        source = f"torchvision's {best.name}"
+        if not (Path(torch.hub.get_dir()) / "checkpoints" / Path(best.url).name).exists():
+            stage("", f"fetching {source} weights, once")
+
+        def fetch() -> dict[str, torch.Tensor]:
+            with redirect_stderr(io.StringIO()):  # it would name the address a second time
+                state = best.get_state_dict(progress=False, check_hash=True)
+            auxiliary = ("aux1.", "aux2.", "AuxLogits.")
+            return {key: value for key, value in state.items() if not key.startswith(auxiliary)}
+
+        _download(network, source, fetch)
     return network
 
 
@@ -220,20 +272,17 @@ def _quiet_init(name: str) -> dict[str, Any]:
     return {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
 
 
-def _download(
-    network: Network, source: str, state: Any, auxiliary: tuple[str, ...] = ()
-) -> None:
-    """Load weights that `state` fetches, or say what to do without a network."""
+def _download(network: Network, source: str, fetch: Callable[[], dict[str, torch.Tensor]]) -> None:
+    """Load weights that `fetch` brings, or say what to do without a network."""
     try:
-        tensors = state()
+        state = fetch()
     except Exception as error:  # urllib, huggingface_hub and hash checks each raise their own
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UsageError(
-            f"model.pretrained=true: {source} weights could not be downloaded ({first}); {_OFFLINE}"
+            f"model.pretrained=true: {source} weights could not be downloaded ({first}); without a "
+            "network, name a file of weights, model.weights=FILE, or type model.pretrained=false"
         ) from error
-    network.module.load_state_dict(
-        {key: value for key, value in tensors.items() if not key.startswith(auxiliary or "\0")}
-    )
+    network.module.load_state_dict(state)
     network.weights = source
 
 
@@ -246,7 +295,7 @@ def _load_file(network: Network, path: str) -> None:
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            state = load_file(file)
+            state: Any = load_file(file)
         else:
             state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises whatever its bytes lead to
@@ -285,7 +334,7 @@ def _stages(network: Network) -> list[Stage]:
 
     Parameters that are all one-dimensional (a final norm) are no stage of their own: they join the one before.
     """
-    module = network.module
+    module: Any = network.module
     parameters = {
         name: parameter
         for name, parameter in module.named_parameters()
@@ -321,7 +370,8 @@ def _tree_groups(module: nn.Module, parameters: dict[str, nn.Parameter]) -> list
 
     def children(entry: str) -> list[str]:
         paths = [
-            f"{entry}.{name}".lstrip(".") for name, _ in module.get_submodule(entry).named_children()
+            f"{entry}.{name}".lstrip(".")
+            for name, _ in module.get_submodule(entry).named_children()
         ]
         return [path for path in paths if inside(path)]
 

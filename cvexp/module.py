@@ -91,6 +91,7 @@ class Classifier(LightningModule):
         self._window, self._evaluation = Tally(), Tally()
         self._epoch_sums = (0.0, 0.0, 0.0)
         self.results: dict[str, float] = {}  # the last value of each metric
+        self.tested_epoch = 0  # whose weights a test is made with, from 1
         self.horizon = Horizon(0, 0)
         self.steps = 0  # as the optimizer itself stepped
         self.learning_rates: list[float] = []  # of each such step
@@ -130,6 +131,10 @@ class Classifier(LightningModule):
     def _count_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
         self.learning_rates.append(float(optimizer.param_groups[0]["lr"]))
+
+    def on_train_start(self) -> None:
+        """Set the mode: since 2.2 Lightning trains in whatever mode it finds."""
+        self.train()
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Make dropout and the like a function of (seed, epoch, batch)."""
@@ -232,5 +237,6 @@ class Classifier(LightningModule):
         self._write(metrics)
 
     def _write(self, metrics: dict[str, float]) -> None:
+        epoch = self.tested_epoch if self.trainer.testing else self.current_epoch + 1
         for logger in self.loggers:
-            logger.log_metrics({**metrics, "epoch": self.current_epoch}, step=self.steps)
+            logger.log_metrics({**metrics, "epoch": epoch}, step=self.steps)

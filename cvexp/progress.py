@@ -9,7 +9,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from cvexp.console import console, stage
 from cvexp.module import Classifier
 
-REFRESH_S = 0.5  # between readings of the running loss in a terminal, each of which waits for the device
+REFRESH_S = (
+    0.5  # between readings of the running loss in a terminal, each of which waits for the device
+)
 LINE_S = 30.0  # between lines within an epoch elsewhere
 
 
@@ -20,6 +22,7 @@ class Bar(Callback):
         self._progress: Progress | None = None
         self._shown = self._began = self._epoch_began = 0.0
         self._images = 0
+        self._rate = 0.0  # images/s of this epoch so far, validation left out
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the bar up."""
@@ -51,6 +54,7 @@ class Bar(Callback):
         """Move the bar, now and then."""
         self._images += len(batch.labels)
         now = time.perf_counter()
+        self._rate = self._images / (now - self._epoch_began)
         if now - self._shown < (REFRESH_S if self._progress else LINE_S):
             return
         self._shown = now
@@ -58,18 +62,17 @@ class Bar(Callback):
         done = trainer.current_epoch * self._batches + batch_idx + 1
         loss = pl_module.running_loss()
         shown = "-" if loss is None else f"{loss:.4f}"
-        rate = f"{self._images / (now - self._epoch_began):,.0f}"
         if self._progress:
             self._progress.update(
                 self._task,
                 description=f"epoch {trainer.current_epoch + 1}/{self._epochs}",
                 completed=done,
-                rate=rate,
+                rate=f"{self._rate:,.0f}",
                 loss=shown,
             )
         else:
             share = f"{batch_idx + 1}/{self._batches} batches"
-            stage("", f"{share}, loss {shown}, {rate} images/s, {self._left(now, done)}")
+            stage("", f"{share}, loss {shown}, {self._rate:,.0f} images/s{self._left(now, done)}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what the epoch came to."""
@@ -80,14 +83,13 @@ class Bar(Callback):
             for name, value in pl_module.results.items()
             if not name.startswith("test/")
         )
-        rate = self._images / (now - self._epoch_began)
         left = self._left(now, epoch * self._batches)
-        stage(f"epoch {epoch}/{self._epochs}", f"{metrics}, {rate:,.0f} images/s, {left}")
+        stage(f"epoch {epoch}/{self._epochs}", f"{metrics}, {self._rate:,.0f} images/s{left}")
 
     def _left(self, now: float, done: int) -> str:
         """Return the time left, taking the batches to come to be as fast as those so far."""
         remaining = self._batches * self._epochs - done
-        return f"{(now - self._began) / done * remaining:,.0f} s left"
+        return f", {(now - self._began) / done * remaining:,.0f} s left" if remaining else ""
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the bar down."""

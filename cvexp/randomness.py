@@ -64,7 +64,7 @@ def uniforms(
     seed: int, stream: Stream, epoch: int, indices: NDArray[np.int64], count: int
 ) -> NDArray[np.float64]:
     """Return (N, count) numbers in (0, 1): the middles of 2**32 equal bins."""
-    return (words(seed, stream, epoch, indices, count) + 0.5) / 2.0**32
+    return np.asarray((words(seed, stream, epoch, indices, count) + 0.5) / 2.0**32, np.float64)
 
 
 def permutation(seed: int, epoch: int, length: int) -> NDArray[np.int64]:

@@ -138,9 +138,8 @@ class MetricsLog(Logger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Append one line: the optimizer step, the epoch (from 1), the metrics."""
-        line = {"step": step, **metrics, "epoch": int(metrics.get("epoch", 0)) + 1}
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
 
 
 def effective(trainer: Trainer, module: Classifier, batch_size: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """One run, stage by stage: from a composed config to a record."""
 
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -49,12 +50,15 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
 
     torch.manual_seed(torch_seed(seed, Stream.INIT))
     network = build(config, "model")
+    network.check_size(config.data.size)
     stage("model", f"{network.name}, weights: {network.weights}")
 
     data = build(config, "data")
     run.update(data=data.record())
     sizes = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
-    stage("data", f"{data.source}: {sizes} images, {len(data.classes)} classes, {data.train.size} px")
+    stage(
+        "data", f"{data.source}: {sizes} images, {len(data.classes)} classes, {data.train.size} px"
+    )
 
     policy = build(config, "augmentation")
     loaders = build(config, "loader", data, policy, seed, device)
@@ -66,9 +70,10 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
     build(config, "freeze", network)
     stage("freeze", freeze.describe(network))
 
-    limit = 1.0 if arguments["fast_dev_run"] else arguments["limit_train_batches"]
-    batches = limited(len(loaders.train), limit)
-    accumulation = build(config, "accumulation", batches)
+    accumulation = build(config, "accumulation", len(loaders.train))
+    batches = limited(len(loaders.train), arguments["limit_train_batches"])
+    if accumulation > batches:  # limits serve debugging, so this is no error
+        warn(f"a step averages {batches} batches, not {accumulation}: the epoch is limited to them")
     module = Classifier(
         network,
         partial(build, config, "optimizer"),
@@ -97,7 +102,7 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
     run.update(metrics=metrics, metrics_best=best, cost=meter.cost(device))
     run.end("completed")
     show(run_table(run.fields))
-    stage("run", f"{run_dir}")
+    stage("run", os.path.relpath(run_dir))
 
 
 def _fit(trainer: Trainer, module: Classifier, loaders: Loaders) -> None:
@@ -115,11 +120,13 @@ def _test(
     trainer: Trainer, module: Classifier, loaders: Loaders, checkpoints: LastAndBest
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Test the last epoch's weights, and those of the epoch that validation chose, apart."""
+    module.tested_epoch = trainer.current_epoch
     trainer.test(module, loaders.test, verbose=False)
     last, best = dict(module.results), dict(checkpoints.best)
     if checkpoints.best_path and best["epoch"] != trainer.current_epoch:
         state = torch.load(checkpoints.best_path, map_location=module.device, weights_only=True)
         module.load_state_dict(state["state_dict"])
+        module.tested_epoch = int(best["epoch"])
         trainer.test(module, loaders.test, verbose=False)
     if best:
         best |= {key: module.results[key] for key in module.results if key.startswith("test/")}

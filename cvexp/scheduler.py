@@ -78,7 +78,11 @@ def _warmup_steps(
         asked, warmup = f"warmup_epochs={epochs}", round(epochs * horizon.steps_per_epoch)
         fits = f"warmup_epochs={total / 10 / horizon.steps_per_epoch:g}"
     else:
-        asked, warmup, fits = f"warmup_fraction={fraction}", int(fraction * total), "warmup_fraction=0.1"
+        asked, warmup, fits = (
+            f"warmup_fraction={fraction}",
+            int(fraction * total),
+            "warmup_fraction=0.1",
+        )
     if warmup >= total:
         raise UsageError(
             f"scheduler.{asked} ({warmup} steps) must be below the {total} steps of this run; "

@@ -27,7 +27,7 @@ class Split:
 
     def read(self, index: int) -> NDArray[np.uint8]:
         """Return image `index` as (size, size, 3) uint8."""
-        image = self.images[index]
+        image: NDArray[np.uint8] = self.images[index]
         if image.shape[:2] == (self.size, self.size):
             return image
         resized = Image.fromarray(image).resize((self.size, self.size), Image.Resampling.BICUBIC)
@@ -59,8 +59,8 @@ class Data:
         digest = hashlib.sha256()
         for name, split in self.splits.items():
             digest.update(f"{name} {split.images.shape} {self.classes}".encode())
-            digest.update(np.ascontiguousarray(split.images))
-            digest.update(np.ascontiguousarray(split.labels))
+            digest.update(np.ascontiguousarray(split.images).data)
+            digest.update(np.ascontiguousarray(split.labels).data)
         return digest.hexdigest()
 
     def record(self) -> dict[str, object]:

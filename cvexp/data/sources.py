@@ -61,7 +61,10 @@ def _cifar(
         train_half, test_half = (
             dataset(root, train=train, download=True) for train in (True, False)
         )
-    except (OSError, RuntimeError) as error:  # URLError is an OSError; a damaged archive a RuntimeError
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # URLError is an OSError; a damaged archive a RuntimeError
         raise UsageError(
             f"data={name}: could not be downloaded to data.root={root} ({error}); without a network, "
             f"put {dataset.filename} into that folder, or type data.root=FOLDER that has it"

@@ -79,7 +79,7 @@ class _Engine:
         if self._loader is None:
             self._loader = DataLoader(
                 self._images,
-                sampler=order,  # type: ignore[arg-type]  # yields keys, not int
+                sampler=order,
                 batch_size=None,
                 num_workers=self._num_workers,
                 persistent_workers=self._num_workers > 0,
