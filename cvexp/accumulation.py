@@ -15,8 +15,8 @@ def fixed(batches_per_epoch: int, /, *, batches: Annotated[int, Ge(1)]) -> int:
     """
     if batches > batches_per_epoch:
         raise UsageError(
-            f"accumulation.batches={batches} is more than the {batches_per_epoch} batches of an epoch; "
-            f"try accumulation=x1 or a smaller loader.batch_size"
+            f"accumulation.batches={batches} is more than the {batches_per_epoch} batches of an "
+            f"epoch; try accumulation=x1 or a smaller loader.batch_size"
         )
     return batches
 
@@ -24,8 +24,9 @@ def fixed(batches_per_epoch: int, /, *, batches: Annotated[int, Ge(1)]) -> int:
 def window_weight(images: int, window_images: int, batches: int) -> float:
     """Return the factor on a batch's mean loss that makes a step the mean over its window's images.
 
-    Lightning divides each loss by `batches`, in the last short window of an epoch too, where the gradient would
-    come out too small (Lightning#19987), and lets an image in a short batch weigh more than one in a full batch.
+    Lightning divides each loss by `batches`, in the last short window of an epoch too, where the
+    gradient would come out too small (Lightning#19987), and lets an image in a short batch weigh
+    more than one in a full batch.
 
     Args:
         images: of this batch.

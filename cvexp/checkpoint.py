@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written beside the target, synced, then moved into place."""
+"""Checkpoints that are whole or absent: written beside the target, synced, moved into place."""
 
 import hashlib
 import io
@@ -15,9 +15,10 @@ from cvexp.module import Classifier
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Put content at path so that a reader, or a crash, sees the old file or the new one and nothing between.
+    """Put content at path so that a reader, or a crash, sees the old file or the new one only.
 
-    The temporary file lies beside the target: a rename across file systems is a copy (Lightning#21253).
+    The temporary file lies beside the target: a rename across file systems is a copy
+    (Lightning#21253).
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -53,7 +54,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class LastAndBest(Checkpoint):
-    """Keep last.ckpt, and best.ckpt of the epoch with the highest validation accuracy (the first of equals).
+    """Keep last.ckpt, and best.ckpt of the epoch of highest validation accuracy (first of equals).
 
     Args:
         directory: where; None keeps nothing (trainer.fast_dev_run).

@@ -1,4 +1,4 @@
-"""The command line: its own help, requests checked before anything is composed, everything else a Hydra run."""
+"""The command line: its own help, requests checked before composing, all else a Hydra run."""
 
 import os
 import re
@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line.
 
     Returns:
-        0 done; 1 a fault of ours, or a sweep in which a job failed; 2 a request that cannot be done as asked.
+        0 done; 1 a fault of ours, or a sweep in which a job failed; 2 a request that cannot be done
+        as asked.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if {"--help", "-h"} & set(arguments):
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def help_text(config_dir: Path | None = None) -> str:
-    """Return the usage with every group and its options, as found on disk, the default one marked."""
+    """Return the usage with every group and its options, as found on disk, defaults marked."""
     default = dict(
         re.findall(r"^  - (\w+): ([\w-]+)", (config.CONF / "config.yaml").read_text(), re.M)
     )
@@ -95,7 +96,7 @@ _exit_codes: list[int] = []  # of the jobs that ran in this process
 
 
 def _job(composed: "DictConfig") -> None:
-    """Run one job. It never raises: Hydra would add its own words, and a sweep goes on after a failure."""
+    """Run one job, never raising: Hydra would add words, and a sweep goes on after a failure."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -161,7 +162,7 @@ def _options(config_dir: Path | None) -> dict[str, list[str]]:
 
 
 def _check_names(parsed: list[Any], config_dir: Path | None) -> None:
-    """Check each override's group or first key, and each option's name, before anything is composed."""
+    """Check each override's group or first key, and each option's name, before composing."""
     groups, keys = _options(config_dir), config.keys()
     for override in parsed:
         name = override.key_or_group
@@ -179,7 +180,8 @@ def _check_names(parsed: list[Any], config_dir: Path | None) -> None:
                 if option not in groups[name]:
                     hint = config.did_you_mean(option, groups[name])
                     raise config.UsageError(
-                        f"{name}={option}: no such option{hint}; {name} takes: {', '.join(groups[name])}"
+                        f"{name}={option}: no such option{hint}; "
+                        f"{name} takes: {', '.join(groups[name])}"
                     )
 
 
@@ -199,7 +201,10 @@ def _explain(error: Exception, overrides: list[str], config_dir: Path | None) ->
         parent, _, leaf = key.rpartition(".")
         known = _known_keys(parent, [text for text in overrides if key not in text], config_dir)
         if known:
-            return f"{key}: {parent} has no key {leaf}{_elsewhere(key, leaf, known)}; known: {', '.join(known)}"
+            return (
+                f"{key}: {parent} has no key {leaf}{_elsewhere(key, leaf, known)}; "
+                f"known: {', '.join(known)}"
+            )
     lines = [line.strip() for line in f"{error}\n{cause}".splitlines() if line.strip()]
     return "; ".join(dict.fromkeys(lines))
 

@@ -1,7 +1,8 @@
 """Where conf/ is, what it may name, and whether a composed config keeps the contract with the code.
 
-The contract (a test binds it): conf/<group>/<option>.yaml names `_target_: cvexp.<group>.<function>` and gives
-every keyword-only argument of that function, whose annotations are the types and ranges that are allowed.
+The contract (a test binds it): conf/<group>/<option>.yaml names
+`_target_: cvexp.<group>.<function>` and gives every keyword-only argument of that function, whose
+annotations are the types and ranges that are allowed.
 """
 
 import difflib
@@ -73,8 +74,8 @@ def job_directory(override_dirname: str) -> str:
     Whatever would be lost by the cut or by the replacements is kept apart by a hash.
     """
     plain = override_dirname.replace(",", "_").replace("=", "-")
-    clean = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip(".-") or "job"
-    if clean == plain and len(clean) <= 100:
+    clean = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("._-") or "job"
+    if clean == (plain or "job") and len(clean) <= 100:
         return clean
     digest = hashlib.sha256(override_dirname.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return f"{clean[:90]}-{digest}"
@@ -87,14 +88,14 @@ def build(config: DictConfig, group: str, *runtime: Any) -> Any:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """Return the config as plain containers, interpolations resolved. Never to be saved: secrets."""
+    """Return the config as plain containers, interpolations resolved. Never save it: secrets."""
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 
 
 def identity(config: DictConfig) -> str:
-    """Return the sha256 of what defines a run's result: its config less paths, trackers, worker counts."""
+    """Return the sha256 of what defines a result: config less paths, trackers, worker counts."""
     plain = OmegaConf.create(resolved(config))
     for key in _NO_PART_OF_IDENTITY:
         parent, _, leaf = key.rpartition(".")
@@ -116,15 +117,20 @@ def check(config: DictConfig) -> None:
             raise UsageError(f"{key!s}: unknown key; known: {', '.join(known)}")
     _typed("seed", config.seed, Annotated[int, Ge(0), Lt(2**32)])
     _typed("name", config.name, str | None)
-    _typed("tags", OmegaConf.to_container(config.tags), list[str])
+    _typed("tags", _plain(config.tags), list[str])
     _typed("show_config", config.show_config, bool)
-    _typed("trusted_packages", OmegaConf.to_container(config.trusted_packages), list[str])
+    _typed("trusted_packages", _plain(config.trusted_packages), list[str])
     for group in options():
         if group == "experiment":
             continue
         if not isinstance(config.get(group), DictConfig):
             raise UsageError(f"{group}: the config has no such group; type {group}=OPTION")
         _check_group(group, config)
+
+
+def _plain(value: Any) -> Any:
+    """Return a list or mapping of a config as Python's own, and any other value as it is."""
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
 def _check_group(group: str, config: DictConfig) -> None:
@@ -168,7 +174,7 @@ def _values(node: DictConfig) -> dict[str, Any]:
 
 
 def _typed(key: str, value: Any, annotation: Any) -> None:
-    """Check one value against its annotation; an int serves where a float is asked, nothing else is converted."""
+    """Check one value against its annotation; an int serves as a float, nothing else converts."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -181,7 +187,7 @@ def _typed(key: str, value: Any, annotation: Any) -> None:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """Return the keys or positions of a container, to tell them from pydantic's own location names."""
+    """Return a container's keys or positions, to tell them from pydantic's location names."""
     if isinstance(value, Mapping):
         return [*value, *(part for inner in value.values() for part in _parts(inner))]
     return range(len(value)) if isinstance(value, list) else ()
@@ -213,7 +219,7 @@ def _function(group: str, node: DictConfig, trusted_packages: Iterable[str]) -> 
 
 
 def factors(config: DictConfig, overrides: list[str], parser: Any) -> dict[str, Any]:
-    """Return what the command line set: group -> option, key -> its typed value in the composed config."""
+    """Return what the command line set: group -> option, key -> its typed, composed value."""
     found: dict[str, Any] = {}
     groups = options()
     for override in parser.parse_overrides(overrides):
@@ -221,6 +227,5 @@ def factors(config: DictConfig, overrides: list[str], parser: Any) -> dict[str, 
         if key in groups:
             found[key] = override.get_value_element_as_str()
         elif not override.is_delete():
-            value = OmegaConf.select(config, key)
-            found[key] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+            found[key] = _plain(OmegaConf.select(config, key))
     return found

@@ -1,4 +1,4 @@
-"""What a person sees: stage lines, tables, the config as a tree. One console, so that nothing overwrites a bar."""
+"""What a person sees: stage lines, tables, a config tree; one console, so no bar is overwritten."""
 
 import io
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger("cvexp")
 
 
 class Handler(logging.Handler):
-    """A logging handler that prints through the console; a file gets the traceback, a person does not."""
+    """A handler that prints through the console; a file gets the traceback, a person does not."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one message."""
@@ -32,7 +32,7 @@ class Handler(logging.Handler):
 
 
 def quieten_lightning() -> None:
-    """Leave Lightning its warnings; its remarks are said by our stage lines, and would be printed twice.
+    """Leave Lightning only its warnings; our stage lines already say what it would remark.
 
     Called once it is imported: its import sets its loggers' levels and adds handlers of its own.
     """
@@ -43,7 +43,7 @@ def quieten_lightning() -> None:
         logger.propagate = True
     # A run of few batches logs its epochs all the same.
     warnings.filterwarnings("ignore", message=r"The number of training batches .* is smaller than")
-    # Lightning 2.6 on torch 2.14 meets a deprecation of torch's pytree that only Lightning can mend.
+    # Lightning 2.6 on torch 2.14 meets a deprecation in torch's pytree only Lightning can mend.
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
 
 
@@ -131,7 +131,7 @@ def run_table(record: Mapping[str, Any]) -> Table:
 
 
 def jobs_table(jobs: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return one row a job: its folder, its status, its figures, and why it ended where it failed."""
+    """Return one row a job: its folder, status and figures, and why it ended where it failed."""
     table = Table(Column("job", overflow="fold"), "status", *_FIGURES[:5])
     for name, record in jobs.items():
         status = str(record["status"])

@@ -21,7 +21,7 @@ def none(run_dir: Path, /) -> list[Callback]:
 def overfit(
     run_dir: Path, /, *, until_loss: Annotated[float, Gt(0)], max_steps: Count
 ) -> list[Callback]:
-    """Train on one and the same batch until its loss is below until_loss, and say whether it got there."""
+    """Train on one same batch until its loss is below until_loss, and say whether it got there."""
     return [_Overfit(until_loss, max_steps)]
 
 
@@ -56,7 +56,7 @@ class _Overfit(Callback):
 def profile(
     run_dir: Path, /, *, skip_batches: Count, active_batches: Count, rows: Count
 ) -> list[Callback]:
-    """Record active_batches after skip_batches by torch.profiler: a table, and run_dir/trace.json."""
+    """Record active_batches after skip_batches by torch.profiler: a table, run_dir/trace.json."""
     return [_Profile(run_dir / "trace.json", skip_batches, active_batches, rows)]
 
 
@@ -94,7 +94,8 @@ class _Profile(Callback):
         if self._seen < self._needed:
             stage(
                 "profile",
-                f"only {self._seen} of {self._needed} batches ran; type trainer.max_epochs=K for more",
+                f"only {self._seen} of {self._needed} batches ran; "
+                "type trainer.max_epochs=K for more",
             )
         self._profiler.stop()
 

@@ -46,7 +46,7 @@ def _train_stages(network: Network, count: int) -> None:
 
 
 def frozen_modules(module: nn.Module) -> list[str]:
-    """Return the dotted names of the largest modules that hold parameters and train none of them."""
+    """Return the dotted names of the largest modules that hold parameters and train none."""
     found: list[str] = []
 
     def visit(prefix: str, inner: nn.Module) -> None:

@@ -19,7 +19,7 @@ WARMUP_STEPS = (
 
 
 class _Mark:
-    """A moment on the device's own clock; comparing two of them waits for the device, making one does not."""
+    """A moment on the device's clock; comparing two waits for the device, making one does not."""
 
     def __init__(self, device: torch.device) -> None:
         self._event: Any = None
@@ -41,8 +41,8 @@ class _Mark:
 class Meter(Callback):
     """Measure one run.
 
-    A step's time runs from the end of the step before it, or from the epoch's start, to its own end, on the
-    device's clock: waiting for data is in it, validation and checkpoints are not.
+    A step's time runs from the end of the step before it, or from the epoch's start, to its own
+    end, on the device's clock: waiting for data is in it, validation and checkpoints are not.
 
     Args:
         train: the training loader, which times its own waits.
@@ -114,7 +114,7 @@ class Meter(Callback):
             self._validation_began = None
 
     def images_per_s(self) -> dict[str, float | int] | None:
-        """Return median and interquartile range over steps, the warm-up left out; None before there are any."""
+        """Return median and interquartile range over steps after warm-up; None before any."""
         rates = [images / seconds for images, seconds in self._steps[WARMUP_STEPS:]]
         if not rates:
             return None

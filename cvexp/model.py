@@ -52,7 +52,7 @@ class Network:
             self.module.to(memory_format=torch.channels_last)
 
     def replace_head(self, num_classes: int) -> None:
-        """Put a new, randomly initialised classifier of num_classes outputs in the place of each old one."""
+        """Replace each old classifier by a new, randomly initialised one of num_classes outputs."""
         for name in self.head:
             old = self.module.get_submodule(name)
             new: nn.Module
@@ -287,7 +287,7 @@ def _download(network: Network, source: str, fetch: Callable[[], dict[str, torch
 
 
 def _load_file(network: Network, path: str) -> None:
-    """Load a file of weights; a head of another size is left out, any other difference is an error."""
+    """Load a weights file; a head of another size is left out, any other difference is an error."""
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"model.weights={path}: no such file")
@@ -330,9 +330,10 @@ def _load_file(network: Network, path: str) -> None:
 
 
 def _stages(network: Network) -> list[Stage]:
-    """Return the trunk's parameters by stage, in forward order: timm's grouping, or the module tree.
+    """Return the trunk's parameters by stage, in forward order: by timm, or by the module tree.
 
-    Parameters that are all one-dimensional (a final norm) are no stage of their own: they join the one before.
+    Parameters that are all one-dimensional (a final norm) are no stage of their own: they join the
+    one before.
     """
     module: Any = network.module
     parameters = {
@@ -361,8 +362,9 @@ def _stages(network: Network) -> list[Stage]:
 def _tree_groups(module: nn.Module, parameters: dict[str, nn.Parameter]) -> list[list[str]]:
     """Group a trunk by its module tree, for networks that bring no grouping of their own.
 
-    A container is opened while it is the only inner one, holds over 90 % of the trunk, or is a plain list of
-    bare layers (VGG's features). Bare layers before the first stage are the stem; later ones join the stage before.
+    A container is opened while it is the only inner one, holds over 90 % of the trunk, or is a
+    plain list of bare layers (VGG's features). Bare layers before the first stage are the stem;
+    later ones join the stage before.
     """
 
     def inside(entry: str) -> list[str]:

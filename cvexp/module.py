@@ -1,6 +1,7 @@
 """The LightningModule: one network, its loss and its counts.
 
-Shapes: B images, K classes. Images come as (B, 3, H, W) uint8 and are normalised here, once a batch.
+Shapes: B images, K classes. Images come as (B, 3, H, W) uint8 and are normalised here, once a
+batch.
 """
 
 import math
@@ -27,7 +28,7 @@ class Diverged(RuntimeError):
 
 
 class Tally:
-    """Sums over images, kept on the device until somebody reads them: loss, correct answers, images."""
+    """Sums over images, kept on the device until read: loss, correct answers, images."""
 
     def __init__(self) -> None:
         self._sums: torch.Tensor | None = None
@@ -42,7 +43,7 @@ class Tally:
         self._sums = sums if self._sums is None else self._sums + sums
 
     def read(self) -> tuple[float, float, float]:
-        """Return the sums of loss, correct answers and images; the only place that waits for the device."""
+        """Return the sums of loss, correct answers and images; only this waits for the device."""
         if self._sums is None:
             return 0.0, 0.0, 0.0
         loss, correct, images = self._sums.tolist()
@@ -101,7 +102,7 @@ class Classifier(LightningModule):
         self.compute_dtype: torch.dtype | None = None
 
     def train(self, mode: bool = True) -> "Classifier":
-        """Set the mode; what is frozen stays in eval, so that its running statistics and dropout rest."""
+        """Set the mode; frozen parts stay in eval, so their running statistics and dropout rest."""
         super().train(mode)
         for name in self.frozen:
             self.network.get_submodule(name).eval()
@@ -116,7 +117,7 @@ class Classifier(LightningModule):
         return self.network(normalised.to(dtype=dtype, memory_format=self._memory_format))  # type: ignore[no-any-return]  # nn.Module returns Any
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Build the optimizer over what trains, and its schedule over the steps that will really run."""
+        """Build the optimizer over what trains, and its schedule over the steps that will run."""
         optimizer = self._make_optimizer([p for p in self.network.parameters() if p.requires_grad])
         optimizer.register_step_post_hook(self._count_step)
         total = int(self.trainer.estimated_stepping_batches)  # asks for the loader, so comes first

@@ -1,4 +1,4 @@
-"""Stage optimizer: torch's own, over what trains; foreach or fused kernels are torch's choice by device."""
+"""Stage optimizer: torch's own, over what trains; torch picks foreach or fused by device."""
 
 from collections.abc import Iterable
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Stage precision: Lightning's Trainer(precision=), with what the hardware makes of it known beforehand."""
+"""Stage precision: Lightning's Trainer(precision=), its effect on the hardware known beforehand."""
 
 import functools
 from typing import Literal, NamedTuple
@@ -34,8 +34,8 @@ def lightning(
         )
     if float32_matmul == "high" and not _has_tf32(device):
         raise UsageError(
-            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or newer and would be plain "
-            "fp32 here; try precision=32-true"
+            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or newer and would be "
+            "plain fp32 here; try precision=32-true"
         )
     torch.set_float32_matmul_precision(float32_matmul)
     # cuDNN rounds float32 convolutions to TF32 by default: only if it was asked for.

@@ -1,9 +1,11 @@
 """Randomness as a pure function: no generator carries state from step to step.
 
-Whatever is random in a run is looked up by its coordinates (seed, stream, epoch, index), so the number of
-workers, prefetching and resuming cannot change it. The function is Philox4x32-10, vectorised over indices.
+Whatever is random in a run is looked up by its coordinates (seed, stream, epoch, index), so the
+number of workers, prefetching and resuming cannot change it. The function is Philox4x32-10,
+vectorised over indices.
 
-Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"; the known answers of Random123.
+Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"; the known answers of
+Random123.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""run.json, metrics.jsonl and the lock of one run directory (schema 1; keys may be added, never renamed)."""
+"""run.json, metrics.jsonl and the lock of one run directory (schema 1; add keys, never rename)."""
 
 import fcntl
 import importlib.metadata
@@ -75,7 +75,8 @@ def open_record(run_dir: Path, factors: Mapping[str, Any]) -> Iterator[Record]:
     with _lock(run_dir):
         if (run_dir / "run.json").exists():
             raise UsageError(
-                f"hydra.run.dir={run_dir} already holds a run; choose another folder, or leave it out"
+                f"hydra.run.dir={run_dir} already holds a run; "
+                "choose another folder, or leave it out"
             )
         record = Record(run_dir, factors)
         record.update(environment=environment())
@@ -235,7 +236,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def load(directory: Path) -> dict[str, dict[str, Any]]:
-    """Return the records of a sweep's jobs by folder name; a job that left none has status 'no record'."""
+    """Return a sweep's job records by folder name; a job that left none has status 'no record'."""
     found = {}
     for job in sorted(path for path in directory.iterdir() if path.is_dir()):
         if (job / "run.json").is_file():

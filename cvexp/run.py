@@ -106,7 +106,7 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
 
 
 def _fit(trainer: Trainer, module: Classifier, loaders: Loaders) -> None:
-    """Train, and hold the run to its plan: a loader that skips batches must not pass for one that did not."""
+    """Train, and hold the run to its plan: a loader must not skip batches unnoticed."""
     try:
         trainer.fit(module, loaders.train, loaders.val)
     except SystemExit as stop:  # what Lightning makes of Ctrl-C

@@ -1,6 +1,7 @@
 """Stage scheduler: the learning rate of each optimizer step, as a closed form.
 
-Steps are optimizer steps 0 .. total_steps - 1; the horizon is what will really run, not a second number to type.
+Steps are optimizer steps 0 .. total_steps - 1; the horizon is what will really run, not a second
+number to type.
 """
 
 import math

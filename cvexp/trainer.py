@@ -20,7 +20,9 @@ ELSEWHERE = {
     "num_nodes": "type trainer=OPTION",
     "sync_batchnorm": "type trainer=OPTION",
     "use_distributed_sampler": "the loader's order is already a function of seed and epoch",
-    "reload_dataloaders_every_n_epochs": "the loader's order is already a function of seed and epoch",
+    "reload_dataloaders_every_n_epochs": (
+        "the loader's order is already a function of seed and epoch"
+    ),
     "callbacks": "cvexp brings its own",
     "plugins": "cvexp brings its own",
     "enable_checkpointing": "last and best checkpoints are always kept",
@@ -92,5 +94,5 @@ def root_device(accelerator: str) -> torch.device:
 
 
 def limited(batches: int, limit: int | float) -> int:
-    """Return how many of an epoch's batches a Lightning limit lets through: a number, or a fraction."""
+    """Return how many of an epoch's batches a Lightning limit (number or fraction) lets through."""
     return min(batches, limit) if isinstance(limit, int) else int(batches * limit)

@@ -1,8 +1,8 @@
 """Stage augmentation: a policy, drawn once and applied by any engine.
 
-A policy is a list of operations. The parameters for image i of epoch e are a pure function of (seed, e, i);
-an engine (albumentations' kernels on one image, torch on a batch) only applies them, so every loader
-augments the same image the same way.
+A policy is a list of operations. The parameters for image i of epoch e are a pure function of
+(seed, e, i); an engine (albumentations' kernels on one image, torch on a batch) only applies them,
+so every loader augments the same image the same way.
 """
 
 from cvexp.augmentation.operations import Affine, BrightnessContrast, Crop, Flip, RgbShift
@@ -29,7 +29,7 @@ def light(
     rgb_shift: RgbShiftOptions,
     brightness_contrast: BrightnessContrastOptions,
 ) -> Policy:
-    """Return the course's policy: a small affine move, then colour shift, then brightness and contrast."""
+    """Return the course's policy: small affine move, colour shift, brightness and contrast."""
     return Policy(
         Affine(**affine), RgbShift(**rgb_shift), BrightnessContrast(**brightness_contrast)
     )

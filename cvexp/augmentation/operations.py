@@ -1,8 +1,9 @@
 """Each operation once: how its parameters are drawn, and its kernel in every engine.
 
-Shapes: B images, H = W = size. Images in torch are (B, 3, H, W) float32 in [0, 255]; in numpy (H, W, 3) uint8.
-Coordinates are continuous pixels: the centre of pixel i lies at i + 0.5. OpenCV puts it at i, torch's
-grid_sample(align_corners=False) at i + 0.5; each kernel converts. Outside the image is black.
+Shapes: B images, H = W = size. Images in torch are (B, 3, H, W) float32 in [0, 255]; in numpy
+(H, W, 3) uint8. Coordinates are continuous pixels: the centre of pixel i lies at i + 0.5. OpenCV
+puts it at i, torch's grid_sample(align_corners=False) at i + 0.5; each kernel converts. Outside
+the image is black.
 """
 
 import math
@@ -193,7 +194,7 @@ class Crop:
     draws = 2
 
     def draw(self, u: NDArray[np.float64], size: int) -> NDArray[np.float32]:
-        """Return (B, 2): the crop's top and left in the unpadded image, whole pixels in [-pad, pad]."""
+        """Return (B, 2): crop's top and left in the unpadded image, whole pixels in [-pad, pad]."""
         pad = math.ceil(self.padding_fraction * size)
         return (np.floor(u * (2 * pad + 1)) - pad).astype(np.float32)
 

@@ -21,7 +21,7 @@ class _Options(TypedDict):
 
 
 class AffineOptions(_Options):
-    """Translation and zoom as fractions of the image, rotation in degrees; each is drawn from +- its value."""
+    """Translation and zoom as image fractions, rotation in degrees; each from +- its value."""
 
     translate_fraction: Fraction
     scale_fraction: Fraction
@@ -46,7 +46,7 @@ class FlipOptions(_Options):
 
 
 class CropOptions(_Options):
-    """Black padding on each side as a fraction of the image, then a crop of the image's own size."""
+    """Black padding on each side as a fraction of the image, then a crop to the image's size."""
 
     padding_fraction: Fraction
 
@@ -78,14 +78,14 @@ class Policy:
     def on_image(
         self, image: NDArray[np.uint8], drawn: Sequence[Parameters], position: int
     ) -> NDArray[np.uint8]:
-        """Augment one (H, W, 3) image by albumentations' kernels, with row `position` of the parameters."""
+        """Augment one (H, W, 3) image by albumentations' kernels, with parameter row `position`."""
         for operation, parameters in zip(self.operations, drawn, strict=True):
             if parameters.applied[position]:
                 image = operation.on_image(image, parameters.values[position])
         return image
 
     def on_batch(self, images: torch.Tensor, drawn: Sequence[Parameters]) -> torch.Tensor:
-        """Augment (B, 3, H, W) uint8 images in torch, each with its own row; rounds once, at the end."""
+        """Augment (B, 3, H, W) uint8 images in torch, each by its row; round once, at the end."""
         if not self.operations:
             return images
         out = images.float()

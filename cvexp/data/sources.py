@@ -28,8 +28,8 @@ def digits(
     inner = val_fraction / (1 - test_fraction)
     if inner >= 1:
         raise UsageError(
-            f"data.val_fraction={val_fraction} and data.test_fraction={test_fraction} leave nothing "
-            "to train on; their sum must be below 1, try data.val_fraction=0.1"
+            f"data.val_fraction={val_fraction} and data.test_fraction={test_fraction} leave "
+            "nothing to train on; their sum must be below 1, try data.val_fraction=0.1"
         )
     train, val = _stratified(labels[rest], inner, split_seed, "data.val_fraction")
     parts = {"train": rest[train], "val": rest[val], "test": test}
@@ -66,8 +66,9 @@ def _cifar(
         RuntimeError,
     ) as error:  # URLError is an OSError; a damaged archive a RuntimeError
         raise UsageError(
-            f"data={name}: could not be downloaded to data.root={root} ({error}); without a network, "
-            f"put {dataset.filename} into that folder, or type data.root=FOLDER that has it"
+            f"data={name}: could not be downloaded to data.root={root} ({error}); "
+            f"without a network, put {dataset.filename} into that folder, "
+            "or type data.root=FOLDER that has it"
         ) from error
     labels = np.asarray(train_half.targets, np.int64)
     train, val = _stratified(labels, val_fraction, split_seed, "data.val_fraction")

@@ -17,7 +17,7 @@ BatchSize = Annotated[int, Ge(1)]
 
 
 class Batch(NamedTuple):
-    """One batch of B images: (B, 3, H, W) uint8, (B,) int64 labels, (B,) int64 positions in the split."""
+    """B images: (B, 3, H, W) uint8, (B,) int64 labels, (B,) int64 positions in the split."""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -32,7 +32,7 @@ class Key(NamedTuple):
 
 
 class Order:
-    """The batches of one split: shuffled by (seed, epoch) for training, as stored for evaluation."""
+    """The batches of a split: shuffled by (seed, epoch) for training, as stored for evaluation."""
 
     def __init__(
         self, length: int, batch_size: int, *, seed: int | None = None, drop_last: bool = False
@@ -84,7 +84,7 @@ class Batches:
 
     @property
     def batch_sampler(self) -> "_BatchSampler":
-        """Return where Lightning looks for batch_sampler.sampler.set_epoch; a `sampler` it would inspect."""
+        """Return what Lightning calls .sampler.set_epoch on; a `sampler` here it would inspect."""
         return _BatchSampler(self.order)
 
     def __len__(self) -> int:

@@ -35,8 +35,8 @@ def device(
     if needed > memory_fraction * free:
         raise UsageError(
             f"loader=device needs {needed / 2**20:,.0f} MiB for the set, loader.memory_fraction="
-            f"{memory_fraction} allows {memory_fraction * free / 2**20:,.0f} MiB of the device's free "
-            "memory; try loader=albumentations"
+            f"{memory_fraction} allows {memory_fraction * free / 2**20:,.0f} MiB of the device's "
+            "free memory; try loader=albumentations"
         )
     batches = {
         name: Batches(

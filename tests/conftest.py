@@ -1,0 +1,80 @@
+"""One way to run the command line, in this process or in one of its own, and toys to run it on."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from cvexp import cli
+from cvexp.data import Data, digits
+
+ROOT = Path(__file__).resolve().parent.parent
+TOY = (
+    "model=timm model.name=test_efficientnet model.pretrained=false data.size=32 trainer.max_epochs=1"
+).split()
+
+
+class Outcome(NamedTuple):
+    """What a command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+    def record(self, folder: Path) -> dict[str, Any]:
+        """Return the one run.json below a folder."""
+        (path,) = folder.glob("multirun/*/run.json")
+        return json.loads(path.read_text())
+
+
+@pytest.fixture
+def cvexp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """Run the command line in this process (imports are paid once), in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Outcome:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["cvexp", *arguments])
+        try:
+            code = cli.main(list(arguments))
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Outcome(code, *capsys.readouterr())
+
+    return run
+
+
+def command(*arguments: str, cwd: Path) -> Outcome:
+    """Run the command line in a process of its own, as a person would."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "cvexp", *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def data() -> Data:
+    """Return the digits at 32 px."""
+    return digits(size=32, val_fraction=0.1, test_fraction=0.2, split_seed=0)
+
+
+@pytest.fixture
+def photo() -> np.ndarray:
+    """Return a smooth (40, 40, 3) uint8 image with detail in each channel."""
+    y, x = np.mgrid[0:40, 0:40] / 40
+    waves = [np.sin(7 * x + 3 * y), np.cos(5 * y - 2 * x), np.sin(9 * x * y)]
+    return np.stack([127 + 100 * wave for wave in waves], axis=-1).astype(np.uint8)

@@ -1,0 +1,105 @@
+"""Splits, sizes and where images come from."""
+
+import hashlib
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torchvision.datasets import CIFAR10, CIFAR100
+
+from cvexp.config import UsageError
+from cvexp.data import Data, Split, cifar10, cifar100, digits
+from tests.conftest import Outcome
+
+ARGUMENTS = {"size": 16, "val_fraction": 0.1, "test_fraction": 0.2}
+
+
+def test_digits_splits_are_whole_and_stratified(data: Data) -> None:
+    splits = data.splits.values()
+    assert [len(split) for split in splits] == [1257, 180, 360]
+    shares = [np.bincount(split.labels, minlength=10) / len(split) for split in splits]
+    assert np.abs(np.array(shares) - 0.1).max() < 0.01
+    everything = np.concatenate([split.images.reshape(len(split), -1) for split in splits])
+    assert len(everything) == 1797
+
+
+def test_split_seed_moves_the_split_and_nothing_else() -> None:
+    first, again, other = (digits(**ARGUMENTS, split_seed=seed) for seed in (0, 0, 1))
+    assert first.sha256() == again.sha256()
+    assert first.sha256() != other.sha256()
+    total = [sum(int(split.images.sum()) for split in d.splits.values()) for d in (first, other)]
+    assert total[0] == total[1]
+
+
+def test_read_gives_one_size() -> None:
+    images = np.arange(2 * 5 * 7 * 3, dtype=np.uint8).reshape(2, 5, 7, 3)
+    split = Split(images, np.zeros(2, np.int64), 16)
+    assert split.read(1).shape == (16, 16, 3)
+    square = Split(images[:, :, :5], np.zeros(2, np.int64), 5)
+    assert np.array_equal(square.read(1), images[1, :, :5])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"val_fraction": 0.9}, {"test_fraction": 0.001}, {"val_fraction": 0.0001}]
+)
+def test_a_split_that_cannot_be_made_names_its_key(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=r"data\.(val|test)_fraction"):
+        digits(**{**ARGUMENTS, **wrong}, split_seed=0)
+
+
+def make_cifar(root: Path, dataset: type[CIFAR10], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a small archive in CIFAR's own format and tell torchvision its checksums."""
+    rng, folder = np.random.default_rng(0), root / dataset.base_folder
+    folder.mkdir(parents=True)
+    key = dataset.meta["key"]
+    classes = [f"class {i}" for i in range(100 if dataset is CIFAR100 else 10)]
+
+    def write(name: str, content: object) -> str:
+        (folder / name).write_bytes(pickle.dumps(content))
+        return hashlib.md5((folder / name).read_bytes()).hexdigest()
+
+    def part(count: int) -> dict[str, object]:
+        labels = [i % len(classes) for i in range(count)]
+        pixels = rng.integers(0, 256, (count, 3072), dtype=np.uint8)
+        return {"data": pixels, "fine_labels" if dataset is CIFAR100 else "labels": labels}
+
+    for attribute, count in (("train_list", 1000), ("test_list", 200)):
+        names = [name for name, _ in getattr(dataset, attribute)]
+        listed = [[name, write(name, part(count))] for name in names]
+        monkeypatch.setattr(dataset, attribute, listed)
+    meta = {**dataset.meta, "md5": write(dataset.meta["filename"], {key: classes})}
+    monkeypatch.setattr(dataset, "meta", meta)
+
+
+@pytest.mark.parametrize(("source", "dataset"), [(cifar10, CIFAR10), (cifar100, CIFAR100)])
+def test_cifar_takes_validation_from_its_training_half(
+    source: Callable[..., Data],
+    dataset: type[CIFAR10],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_cifar(tmp_path, dataset, monkeypatch)
+    data = source(root=str(tmp_path), size=32, val_fraction=0.2, split_seed=0)
+    half = 1000 * len(dataset.train_list)
+    assert [len(split) for split in data.splits.values()] == [half * 4 // 5, half // 5, 200]
+    assert len(data.classes) == (100 if dataset is CIFAR100 else 10)
+    assert data.classes[0] == "class 0"
+    assert np.bincount(data.val.labels).min() == np.bincount(data.val.labels).max()
+
+
+def test_cifar_without_network_says_what_to_put_where(cvexp: Callable[..., Outcome]) -> None:
+    outcome = cvexp("data=cifar10", "model.pretrained=false", "data.root=nowhere")
+    assert outcome.code == 2
+    (line,) = outcome.err.strip().splitlines()
+    assert "data.root=nowhere" in line
+    assert "cifar-10-python.tar.gz" in line
+
+
+def test_a_damaged_archive_is_an_error(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz"):
+        pass
+    with pytest.raises(UsageError, match=r"data\.root"):
+        cifar10(root=str(tmp_path), size=32, val_fraction=0.1, split_seed=0)
