@@ -142,12 +142,13 @@ def timm(
     if not is_model(architecture):
         hint = did_you_mean(architecture, list_models())
         raise UsageError(f"model.name={name}: timm has no such model{hint}")
-    config = get_pretrained_cfg(name)
-    if tag and config is None:
-        known = ", ".join(
-            full.partition(".")[2] for full in list_models(f"{architecture}.*", pretrained=True)
-        )
-        raise UsageError(f"model.name={name}: {architecture} has no weights {tag}; it has {known}")
+    try:
+        config = get_pretrained_cfg(name)
+    except RuntimeError as error:
+        tags = [full.partition(".")[2] for full in list_models(f"{architecture}.*", pretrained=True)]
+        raise UsageError(
+            f"model.name={name}: {architecture} has no weights {tag}; it has {', '.join(tags)}"
+        ) from error
     download = pretrained and weights is None
     if download and (config is None or not config.has_weights):
         raise UsageError(
@@ -356,7 +357,7 @@ def _stages(network: Network) -> list[Stage]:
             merged[-1].extend(group)
         else:
             merged.append(group)
-    return [Stage(_common_prefix(group), group) for group in merged]
+    return [Stage(_name(group, merged), group) for group in merged]
 
 
 def _tree_groups(module: nn.Module, parameters: dict[str, nn.Parameter]) -> list[list[str]]:
@@ -404,11 +405,9 @@ def _tree_groups(module: nn.Module, parameters: dict[str, nn.Parameter]) -> list
     return groups
 
 
-def _common_prefix(names: list[str]) -> str:
-    """Return the longest dotted prefix of the first name that at least half of the names share."""
-    parts = names[0].split(".")[:-1]
-    for depth in range(len(parts), 0, -1):
-        prefix = ".".join(parts[:depth])
-        if 2 * sum(name.startswith(f"{prefix}.") for name in names) >= len(names):
-            return prefix
-    return parts[0] if parts else names[0]
+def _name(group: list[str], groups: list[list[str]]) -> str:
+    """Return the shortest dotted prefix of a stage's first parameter that no other stage has."""
+    others = [name for other in groups if other is not group for name in other]
+    parts = group[0].split(".")
+    prefixes = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+    return next(p for p in prefixes if not any(f"{name}.".startswith(f"{p}.") for name in others))
