@@ -79,7 +79,8 @@ def _hydra(arguments: list[str]) -> int:
     parsed = _parse(overrides)
     config_dir = _config_dir(arguments)
     _check_names(parsed, config_dir)
-    sys.argv[1:] = arguments
+    sys.argv[1:] = arguments + _short_names(parsed)
+    _exit_codes.clear()
     try:
         hydra.main(version_base="1.3", config_path=str(config.CONF), config_name="config")(_job)()
     except (HydraException, OmegaConfBaseException) as error:
@@ -100,9 +101,12 @@ def _job(composed: "DictConfig") -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    from cvexp.console import log
+    from cvexp.console import log, stage
     from cvexp.run import main as run
 
+    hydra = HydraConfig.get()
+    if hydra.mode == RunMode.MULTIRUN:
+        stage("job", f"{hydra.job.num + 1}: {hydra.job.override_dirname}")
     try:
         run(composed)
     except config.UsageError as error:
@@ -110,7 +114,7 @@ def _job(composed: "DictConfig") -> None:
         _exit_codes.append(2)
     except Exception as error:
         log.error("%s: %s", type(error).__name__, error, exc_info=True)
-        if HydraConfig.get().mode != RunMode.MULTIRUN:
+        if hydra.mode != RunMode.MULTIRUN:
             traceback.print_exc()
         _exit_codes.append(1)
 
@@ -183,6 +187,15 @@ def _check_names(parsed: list[Any], config_dir: Path | None) -> None:
                         f"{name}={option}: no such option{hint}; "
                         f"{name} takes: {', '.join(groups[name])}"
                     )
+
+
+def _short_names(parsed: list[Any]) -> list[str]:
+    """Leave out of a job's folder name what is the same in every job of its sweep."""
+    key = "hydra.job.config.override_dirname.exclude_keys"
+    same = [o.key_or_group for o in parsed if not o.is_sweep_override()]
+    if key in same or len(same) == len(parsed):
+        return []
+    return [f"{key}=[{','.join(same)}]"]
 
 
 def _choices(override: Any) -> list[str]:

@@ -131,12 +131,10 @@ def run_table(record: Mapping[str, Any]) -> Table:
 
 
 def jobs_table(jobs: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return one row a job: its folder, status and figures, and why it ended where it failed."""
+    """Return one row a job: its folder, its status, its figures."""
     table = Table(Column("job", overflow="fold"), "status", *_FIGURES[:5])
     for name, record in jobs.items():
         status = str(record["status"])
-        reason = record.get("reason")
-        label = Text(status if not reason else f"{status}: {reason}")
-        label.stylize("" if status == "completed" else "red")
-        table.add_row(Text(name), label, *_cells(record)[:5])
+        style = "" if status == "completed" else "red"
+        table.add_row(Text(name), Text(status, style=style), *_cells(record)[:5])
     return table

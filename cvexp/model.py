@@ -145,7 +145,9 @@ def timm(
     try:
         config = get_pretrained_cfg(name)
     except RuntimeError as error:
-        tags = [full.partition(".")[2] for full in list_models(f"{architecture}.*", pretrained=True)]
+        tags = [
+            full.partition(".")[2] for full in list_models(f"{architecture}.*", pretrained=True)
+        ]
         raise UsageError(
             f"model.name={name}: {architecture} has no weights {tag}; it has {', '.join(tags)}"
         ) from error

@@ -243,4 +243,4 @@ def load(directory: Path) -> dict[str, dict[str, Any]]:
             found[job.name] = json.loads((job / "run.json").read_text("utf-8"))
         elif (job / ".hydra").is_dir():
             found[job.name] = {"status": "no record", "reason": "it ended before it was locked"}
-    return found
+    return dict(sorted(found.items(), key=lambda item: str(item[1].get("started", ""))))

@@ -19,7 +19,11 @@ class JobsTable(Callback):
         directory = Path(config.hydra.sweep.dir)
         jobs = load(directory)
         console.print(jobs_table(jobs))
-        failed = sum(record["status"] != "completed" for record in jobs.values())
-        console.print(f"{'sweep':<12}  {directory}: {len(jobs) - failed} of {len(jobs)} completed")
+        failed = {name: job for name, job in jobs.items() if job["status"] != "completed"}
+        for name, job in failed.items():
+            console.print(f"{job['status']:<12}  {name}: {job.get('reason')}", markup=False)
+        console.print(
+            f"{'sweep':<12}  {directory}: {len(jobs) - len(failed)} of {len(jobs)} completed"
+        )
         if failed:
             sys.exit(1)

@@ -16,7 +16,8 @@ from cvexp.data import Data, digits
 
 ROOT = Path(__file__).resolve().parent.parent
 TOY = (
-    "model=timm model.name=test_efficientnet model.pretrained=false data.size=32 trainer.max_epochs=1"
+    "model=timm model.name=test_efficientnet model.pretrained=false data.size=32 "
+    "trainer.max_epochs=1"
 ).split()
 
 

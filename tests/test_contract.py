@@ -1,4 +1,4 @@
-"""conf/ and cvexp/ keep the contract: every option found on disk is bound to a function's signature."""
+"""conf/ and cvexp/ keep the contract: every option on disk is bound to a function's signature."""
 
 import importlib
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_group_has_module_and_default(group: str) -> None:
 
 @pytest.mark.parametrize(("group", "option"), PAIRS)
 def test_option_composes_and_passes_the_check(group: str, option: str) -> None:
-    """The check is the contract: _target_ in cvexp.<group>, YAML keys == keyword-only names, types."""
+    """The check is the contract: target in cvexp.<group>, keys == keyword-only names, types."""
     needs_name = group == "model" and option in ("timm", "torchvision")
     names = {"timm": "test_resnet", "torchvision": "resnet18"}
     extra = [f"model.name={names[option]}"] if needs_name else []

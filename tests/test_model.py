@@ -171,7 +171,7 @@ def test_resnet18_stages() -> None:
         assert len(network.stages) == 5
 
 
-# RegNets compute their widths with tensors, so the meta device cannot build them: one of each kind does.
+# RegNets compute their widths with tensors, which the meta device cannot: one of each kind.
 @pytest.mark.parametrize(
     "name",
     [
@@ -189,8 +189,8 @@ def test_every_torchvision_classifier_has_stages_and_a_head(name: str) -> None:
 FAMILIES = (
     "convnext_atto deit_tiny_patch16_224 deit_tiny_distilled_patch16_224 densenet121 "
     "efficientformer_l1 efficientnet_b0 ghostnet_100 hrnet_w18_small levit_128 "
-    "mixer_s32_224 mobilenetv3_small_050 mobilevit_xxs nfnet_f0 poolformer_s12 pvt_v2_b0 regnetx_002 "
-    "res2net50_26w_4s resnet18 resnext50_32x4d rexnet_100 swin_tiny_patch4_window7_224 "
+    "mixer_s32_224 mobilenetv3_small_050 mobilevit_xxs nfnet_f0 poolformer_s12 pvt_v2_b0 "
+    "regnetx_002 res2net50_26w_4s resnet18 resnext50_32x4d rexnet_100 swin_tiny_patch4_window7_224 "
     "tf_efficientnet_lite0 vgg11 vit_tiny_patch16_224 xcit_nano_12_p16_224"
 ).split()
 
@@ -201,7 +201,7 @@ def test_timm_families_have_stages_and_a_head(name: str) -> None:
 
 
 def check_partition(network: Network) -> None:
-    """Stages and head hold every parameter exactly once, and the last stage is not the whole trunk."""
+    """Stages and head hold every parameter once, and two stages are not the whole trunk."""
     module: nn.Module = network.module
     parameters = {name: p.numel() for name, p in module.named_parameters()}
     head = [name for name in parameters if network.in_head(name)]
