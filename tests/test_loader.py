@@ -65,6 +65,19 @@ def test_engines_augment_alike(data: Data) -> None:
 
 
 @pytest.mark.parametrize("engine", ["0", "2", "device"])
+def test_an_image_looks_different_in_each_epoch(engine: str, data: Data) -> None:
+    """The epoch reaches the draws through workers that outlive it (traps.md 1)."""
+    train = make(engine, data, LIGHT).train
+    by_epoch = []
+    for number in (0, 1):
+        batches = epoch(train, number)
+        order = torch.cat([batch.indices for batch in batches]).argsort()
+        by_epoch.append(torch.cat([batch.images for batch in batches])[order])
+    changed = (by_epoch[0] != by_epoch[1]).flatten(1).any(dim=1)
+    assert changed.float().mean() > 0.9  # all but those that no operation was drawn for, twice
+
+
+@pytest.mark.parametrize("engine", ["0", "2", "device"])
 def test_each_image_once_an_epoch_in_a_new_order(engine: str, data: Data) -> None:
     train = make(engine, data, LIGHT).train
     orders = [torch.cat([batch.indices for batch in epoch(train, n)]).tolist() for n in (0, 1)]
