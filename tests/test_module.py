@@ -19,7 +19,7 @@ def classifier(seed: int = 0) -> Classifier:
 
 
 def test_a_steps_randomness_is_a_function_of_seed_and_batch() -> None:
-    """Whatever was drawn before, a step's dropout is the same: resume and prefetch change nothing."""
+    """Whatever was drawn before, a step's dropout is the same."""
 
     def drawn(seed: int, batch: int, before: int) -> torch.Tensor:
         torch.rand(before)
