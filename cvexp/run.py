@@ -97,7 +97,7 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
         use_distributed_sampler=False,
     )
     # deterministic=true would also fill all new memory, for a tenth of a step's time on a CPU.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     _fit(trainer, module, loaders)
     run.update(effective=record.effective(trainer, module, batch_size))
     metrics, best = _test(trainer, module, loaders, checkpoints)
