@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,10 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
     )
     # deterministic=true would also fill all new memory, for a tenth of a step's time on a CPU.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    _fit(trainer, module, loaders)
-    run.update(effective=record.effective(trainer, module, batch_size))
-    metrics, best = _test(trainer, module, loaders, checkpoints)
+    with closing(loaders):
+        _fit(trainer, module, loaders)
+        run.update(effective=record.effective(trainer, module, batch_size))
+        metrics, best = _test(trainer, module, loaders, checkpoints)
     run.update(metrics=metrics, metrics_best=best, cost=meter.cost(device))
     run.end("completed")
     show(run_table(run.fields))

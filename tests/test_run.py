@@ -1,6 +1,7 @@
 """Whole runs and sweeps through the command line."""
 
 import json
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def test_the_same_command_twice_gives_the_same_weights(
     for name, workers in (("first", 0), ("again", 0), ("workers", 2)):
         outcome = cvexp(*recipe, f"loader.num_workers={workers}", f"hydra.run.dir={name}")
         assert outcome.code == 0, outcome.err
+    assert not multiprocessing.active_children()  # no worker outlives its run
     assert cvexp(*recipe, "seed=1", "hydra.run.dir=other").code == 0
     assert command(*recipe, "hydra.run.dir=process", cwd=tmp_path).code == 0
     first = tmp_path / "first"

@@ -1,8 +1,8 @@
 """What all engines share: the order of images, and the iterable that Lightning walks."""
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Annotated, NamedTuple
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -69,17 +69,27 @@ class Order:
         return last - start * self.batch_size
 
 
+class Engine(Protocol):
+    """From an order to its batches."""
+
+    def __call__(self, order: Order) -> Iterator[Batch]:
+        """Walk one epoch."""
+
+    def close(self) -> None:
+        """Give back what the engine holds: worker processes, memory."""
+
+
 class Batches:
     """An iterable over one split that Lightning takes as a loader, and that times its own waits.
 
     Args:
         order: which images make up each batch.
-        fetch: an engine: from an order to its batches.
+        engine: what makes them.
     """
 
-    def __init__(self, order: Order, fetch: Callable[[Order], Iterator[Batch]]) -> None:
+    def __init__(self, order: Order, engine: Engine) -> None:
         self.order = order
-        self._fetch = fetch
+        self._engine = engine
         self.wait_s = 0.0  # seconds that the consumer waited for batches
 
     @property
@@ -93,11 +103,15 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         # A generator: the engine starts at the first batch, after set_epoch, not at iter().
         begun = time.perf_counter()
-        for batch in self._fetch(self.order):
+        for batch in self._engine(self.order):
             self.wait_s += time.perf_counter() - begun
             yield batch
             begun = time.perf_counter()
         self.wait_s += time.perf_counter() - begun
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+        self._engine.close()
 
 
 class _BatchSampler(NamedTuple):
@@ -111,6 +125,11 @@ class Loaders(NamedTuple):
     val: Batches
     test: Batches
     description: str
+
+    def close(self) -> None:
+        """Give back worker processes and memory, now and not when they are collected."""
+        for batches in (self.train, self.val, self.test):
+            batches.close()
 
 
 def orders(data: Data, seed: int, batch_size: int, drop_last: bool) -> dict[str, Order]:

@@ -73,3 +73,7 @@ class _Engine:
             drawn = self._policy.draw(self._seed, epoch, positions, self._split.size)
             images = self._images[indices].permute(0, 3, 1, 2)
             yield Batch(self._policy.on_batch(images, drawn), self._labels[indices], indices)
+
+    def close(self) -> None:
+        """Free the images."""
+        self._images = None
