@@ -1,0 +1,166 @@
+"""A network whose parts have names: stages of its trunk, and its head."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from cvexp.config import UsageError
+
+
+class Stage(NamedTuple):
+    """A part of the trunk: its name and the dotted names of its parameters."""
+
+    name: str
+    parameters: list[str]
+
+
+@dataclass
+class Network:
+    """A classifier whose parts have names.
+
+    Args:
+        name: as timm or torchvision spells it.
+        module: (B, 3, H, W) normalised images -> (B, K) logits.
+        head: dotted names of its classifiers; the last one is the main one.
+        mean, std: per channel, of images in [0, 1].
+        weights: where its weights come from, for people.
+        channels_last: the memory format it runs in.
+    """
+
+    name: str
+    module: nn.Module
+    head: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    weights: str
+    channels_last: bool
+    stages: list[Stage] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stages = _stages(self)
+        if self.channels_last:
+            self.module.to(memory_format=torch.channels_last)
+
+    def replace_head(self, num_classes: int) -> None:
+        """Replace each old classifier by a new, randomly initialised one of num_classes outputs."""
+        for name in self.head:
+            old = self.module.get_submodule(name)
+            new: nn.Module
+            if isinstance(old, nn.Conv2d):
+                new = nn.Conv2d(old.in_channels, num_classes, old.kernel_size)  # type: ignore[arg-type]  # torch's stub
+            else:
+                assert isinstance(old, nn.Linear), f"{name} is {type(old).__name__}"
+                new = nn.Linear(old.in_features, num_classes, bias=old.bias is not None)
+            parent, _, leaf = name.rpartition(".")
+            setattr(self.module.get_submodule(parent), leaf, new)
+        if hasattr(self.module, "num_classes"):
+            self.module.num_classes = num_classes  # type: ignore[assignment]  # timm keeps a number
+
+    def check_size(self, size: int) -> None:
+        """Run one black image of (size, size) pixels through the network.
+
+        Raises:
+            UsageError: it cannot take images of this size.
+        """
+        was_training = self.module.training
+        try:
+            with torch.no_grad():
+                self.module.eval()(torch.zeros(1, 3, size, size))
+        except (AssertionError, RuntimeError, ValueError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise UsageError(
+                f"data.size={size}: {self.name} cannot take images of this size ({reason}); "
+                "try data.size=224, or model.image_size where the model has that key"
+            ) from error
+        finally:
+            self.module.train(was_training)
+
+    def in_head(self, parameter: str) -> bool:
+        """Return whether a parameter of this dotted name belongs to the head."""
+        return parameter.startswith(tuple(f"{name}." for name in self.head))
+
+
+def _stages(network: Network) -> list[Stage]:
+    """Return the trunk's parameters by stage, in forward order: by timm, or by the module tree.
+
+    Parameters that are all one-dimensional (a final norm) are no stage of their own: they join the
+    one before.
+    """
+    module: Any = network.module
+    parameters = {
+        name: parameter
+        for name, parameter in module.named_parameters()
+        if not network.in_head(name)
+    }
+    if hasattr(module, "group_matcher"):
+        from timm.models import group_parameters
+
+        ordinal = group_parameters(module, module.group_matcher(coarse=True), reverse=True)
+        groups: list[list[str]] = [[] for _ in range(max(ordinal.values()) + 1)]
+        for name in parameters:
+            groups[ordinal[name]].append(name)
+    else:
+        groups = _tree_groups(module, parameters)
+    merged: list[list[str]] = []
+    for group in filter(None, groups):
+        if merged and all(parameters[name].dim() <= 1 for name in group):
+            merged[-1].extend(group)
+        else:
+            merged.append(group)
+    return [Stage(_name(group, merged), group) for group in merged]
+
+
+def _tree_groups(module: nn.Module, parameters: dict[str, nn.Parameter]) -> list[list[str]]:
+    """Group a trunk by its module tree, for networks that bring no grouping of their own.
+
+    A container is opened while it is the only inner one, holds over 90 % of the trunk, or is a
+    plain list of bare layers (VGG's features). Bare layers before the first stage are the stem;
+    later ones join the stage before.
+    """
+
+    def inside(entry: str) -> list[str]:
+        return [name for name in parameters if name.startswith(f"{entry}.")]
+
+    def children(entry: str) -> list[str]:
+        paths = [
+            f"{entry}.{name}".lstrip(".")
+            for name, _ in module.get_submodule(entry).named_children()
+        ]
+        return [path for path in paths if inside(path)]
+
+    def size(names: Iterable[str]) -> int:
+        return sum(parameters[name].numel() for name in names)
+
+    def opens(entry: str, inner: list[str]) -> bool:
+        bare_list = type(module.get_submodule(entry)) is nn.Sequential and not any(
+            map(children, children(entry))
+        )
+        return len(inner) == 1 or bare_list or size(inside(entry)) > 0.9 * size(parameters)
+
+    entries = children("")
+    while True:
+        inner = [entry for entry in entries if children(entry)]
+        opened = next((entry for entry in inner if opens(entry, inner)), None)
+        if opened is None:
+            break
+        at = entries.index(opened)
+        entries[at : at + 1] = children(opened)
+    groups: list[list[str]] = [[]]
+    for entry in entries:
+        if not inner or entry in inner:
+            groups.append([])
+        groups[-1].extend(inside(entry))
+    placed = {name for group in groups for name in group}
+    groups[0].extend(name for name in parameters if name not in placed)  # class tokens and the like
+    return groups
+
+
+def _name(group: list[str], groups: list[list[str]]) -> str:
+    """Return the shortest dotted prefix of a stage's first parameter that no other stage has."""
+    others = [name for other in groups if other is not group for name in other]
+    parts = group[0].split(".")
+    prefixes = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+    return next(p for p in prefixes if not any(f"{name}.".startswith(f"{p}.") for name in others))
