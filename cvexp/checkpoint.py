@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +10,8 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from cvexp.atomic import write_atomically
 from cvexp.module import Classifier
-
-
-def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Put content at path so that a reader, or a crash, sees the old file or the new one only.
-
-    The temporary file lies beside the target: a rename across file systems is a copy
-    (Lightning#21253).
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -27,7 +27,8 @@ CONF = next(
 )
 # Keys that do not change what a run computes, so its identity leaves them out.
 _NO_PART_OF_IDENTITY = (
-    "name tags show_config trusted_packages tracker data.root loader.num_workers".split()
+    "name tags show_config trusted_packages tracker data.root data.path data.classes data.cache "
+    "data.cache_dir loader.num_workers".split()
 )
 
 

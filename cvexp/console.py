@@ -130,6 +130,14 @@ def run_table(record: Mapping[str, Any]) -> Table:
     return table
 
 
+def counts_table(counts: Mapping[str, Mapping[str, int]]) -> Table:
+    """Return the images of each class in each split as a table."""
+    table = Table("class", *counts)
+    for name in next(iter(counts.values())):
+        table.add_row(Text(name), *(f"{split[name]:,}" for split in counts.values()))
+    return table
+
+
 def jobs_table(jobs: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return one row a job: its folder, its status, its figures."""
     table = Table(Column("job", overflow="fold"), "status", *_FIGURES[:5])

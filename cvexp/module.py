@@ -5,7 +5,7 @@ batch.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from cvexp.accumulation import window_weight
 from cvexp.freeze import frozen_modules
 from cvexp.loader import Batch, Order
+from cvexp.metric import Confusion, Tally, by_class, means, recall
 from cvexp.model import Network
 from cvexp.randomness import Stream, torch_seed
 from cvexp.scheduler import Horizon
@@ -25,39 +26,6 @@ from cvexp.scheduler import Horizon
 
 class Diverged(RuntimeError):
     """The loss is no number any more."""
-
-
-class Tally:
-    """Sums over images, kept on the device until read: loss, correct answers, images."""
-
-    def __init__(self) -> None:
-        self._sums: torch.Tensor | None = None
-
-    @torch.no_grad()
-    def add(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Count one batch: its mean loss, (B, K) logits, (B,) labels."""
-        correct = (logits.argmax(dim=1) == labels).sum()
-        sums = torch.stack([loss.detach().float() * len(labels), correct.float()])
-        images = sums.new_full((1,), float(len(labels)))
-        sums = torch.cat([sums, images])
-        self._sums = sums if self._sums is None else self._sums + sums
-
-    def read(self) -> tuple[float, float, float]:
-        """Return the sums of loss, correct answers and images; only this waits for the device."""
-        if self._sums is None:
-            return 0.0, 0.0, 0.0
-        loss, correct, images = self._sums.tolist()
-        return loss, correct, images
-
-    def reset(self) -> None:
-        """Begin anew."""
-        self._sums = None
-
-
-def means(prefix: str, sums: tuple[float, float, float]) -> dict[str, float]:
-    """Return mean loss and accuracy (micro: correct / images) under their names."""
-    loss, correct, images = sums
-    return {f"{prefix}/loss": loss / images, f"{prefix}/accuracy": correct / images}
 
 
 class Classifier(LightningModule):
@@ -69,6 +37,8 @@ class Classifier(LightningModule):
         make_scheduler: from an optimizer and the horizon to a schedule by optimizer step.
         seed: moves dropout and the like, by (seed, epoch, batch).
         order: the training batches', for the images in an accumulation window.
+        classes: (K,) names, kept in every checkpoint.
+        class_weights: (K,) factors on the training loss, or None.
     """
 
     def __init__(
@@ -78,8 +48,12 @@ class Classifier(LightningModule):
         make_scheduler: Callable[[Optimizer, Horizon], LRScheduler],
         seed: int,
         order: Order,
+        classes: Sequence[str],
+        class_weights: Sequence[float] | None,
     ) -> None:
         super().__init__()
+        self.classes = list(classes)
+        self._class_weights = None if class_weights is None else torch.tensor(class_weights)
         self.network = network.module
         self.frozen = frozen_modules(network.module)
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
@@ -89,7 +63,8 @@ class Classifier(LightningModule):
         self._memory_format = (
             torch.channels_last if network.channels_last else torch.contiguous_format
         )
-        self._window, self._evaluation = Tally(), Tally()
+        self._window, self._evaluation, self._confusion = Tally(), Tally(), Confusion()
+        self.recall: dict[str, list[float | None]] = {}  # split -> the recall of each class
         self._epoch_sums = (0.0, 0.0, 0.0)
         self.results: dict[str, float] = {}  # the last value of each metric
         self.tested_epoch = 0  # whose weights a test is made with, from 1
@@ -143,7 +118,7 @@ class Classifier(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
         """Return the loss, weighted so that a step is the mean over the images of its window."""
-        loss, logits = self._loss(batch)
+        loss, logits = self._loss(batch, self._class_weights)
         self._window.add(loss, logits, batch.labels)
         self.compute_dtype = logits.dtype
         images, k = len(batch.labels), self.trainer.accumulate_grad_batches
@@ -185,34 +160,49 @@ class Classifier(LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Begin the evaluation's sums."""
         self._evaluation.reset()
+        self._confusion.reset()
 
     on_test_epoch_start = on_validation_epoch_start
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Count one batch."""
-        loss, logits = self._loss(batch)
+        """Count one batch; its loss is not weighted by class, so that runs compare."""
+        loss, logits = self._loss(batch, None)
         self._evaluation.add(loss, logits, batch.labels)
+        self._confusion.add(logits, batch.labels)
 
     test_step = validation_step
 
     def on_validation_epoch_end(self) -> None:
         """Log validation's means."""
         if not self.trainer.sanity_checking:
-            self._publish(means("val", self._evaluation.read()))
+            self._publish_evaluation("val")
 
     def on_test_epoch_end(self) -> None:
         """Log the test's means."""
-        self._publish(means("test", self._evaluation.read()))
+        self._publish_evaluation("test")
 
     def running_loss(self) -> float | None:
         """Return the mean loss since the last line of the log; waits for the device."""
         loss, _, images = self._window.read()
         return loss / images if images else None
 
-    def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean cross-entropy, in float32, and the (B, K) logits."""
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the label space beside the weights: without it they answer numbers."""
+        checkpoint["classes"] = self.classes
+
+    def _loss(
+        self, batch: Batch, class_weights: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the cross-entropy in float32, its mean over images, and the (B, K) logits.
+
+        Weighted, it is the mean of weight x loss over images. torch's own weighted mean divides by
+        the batch's weights, so that an image would count more in one batch than in another.
+        """
         logits = self(batch.images)
-        return nn.functional.cross_entropy(logits.float(), batch.labels), logits
+        if class_weights is None:
+            return nn.functional.cross_entropy(logits.float(), batch.labels), logits
+        each = nn.functional.cross_entropy(logits.float(), batch.labels, reduction="none")
+        return (each * class_weights.to(each.device)[batch.labels]).mean(), logits
 
     def _read_window(self) -> tuple[float, float, float]:
         """Move the sums since the last line into the epoch's; the place where divergence is seen.
@@ -230,6 +220,12 @@ class Classifier(LightningModule):
         a, b, c = self._epoch_sums
         self._epoch_sums = (a + sums[0], b + sums[1], c + sums[2])
         return sums
+
+    def _publish_evaluation(self, split: str) -> None:
+        """Publish an evaluation's metrics, named for their averaging."""
+        counts = self._confusion.read()
+        self.recall[split] = recall(counts)
+        self._publish({**means(split, self._evaluation.read()), **by_class(split, counts)})
 
     def _publish(self, metrics: dict[str, float]) -> None:
         """Keep, log, and show Lightning's callbacks an epoch's metrics."""

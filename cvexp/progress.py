@@ -81,7 +81,7 @@ class Bar(Callback):
         metrics = ", ".join(
             f"{name} {value:.4f}"
             for name, value in pl_module.results.items()
-            if not name.startswith("test/")
+            if name.endswith(("/loss", "/accuracy")) and not name.startswith("test/")
         )
         left = self._left(now, epoch * self._batches)
         stage(f"epoch {epoch}/{self._epochs}", f"{metrics}, {self._rate:,.0f} images/s{left}")

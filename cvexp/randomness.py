@@ -75,6 +75,16 @@ def permutation(seed: int, epoch: int, length: int) -> NDArray[np.int64]:
     return np.argsort((high << _SHIFT) | low, kind="stable")
 
 
+def balanced(seed: int, epoch: int, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return as many positions as there are labels, each class equally likely, with replacement."""
+    which, where = uniforms(seed, Stream.ORDER, epoch, np.arange(len(labels)), 2).T
+    by_class = np.argsort(labels, kind="stable")
+    classes, starts, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
+    chosen = (which * len(classes)).astype(np.int64)
+    positions = starts[chosen] + (where * counts[chosen]).astype(np.int64)
+    return np.asarray(by_class[positions], np.int64)
+
+
 def torch_seed(seed: int, stream: Stream, epoch: int = 0, index: int = 0) -> int:
     """Return a 63-bit seed for torch.manual_seed at these coordinates.
 

@@ -18,7 +18,7 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 
-from cvexp.checkpoint import write_atomically
+from cvexp.atomic import write_atomically
 from cvexp.config import UsageError
 from cvexp.freeze import count_parameters
 from cvexp.module import Classifier, Diverged
@@ -58,7 +58,7 @@ class Record:
         """Change fields and write the record."""
         self.fields.update(fields)
         text = json.dumps(self.fields, indent=2, ensure_ascii=False, default=str) + "\n"
-        write_atomically(self.path, text.encode("utf-8", "surrogateescape"))
+        write_atomically(self.path, text.encode("utf-8", "backslashreplace"))
 
     def end(self, status: str, reason: str | None = None) -> None:
         """Write how the run ended."""

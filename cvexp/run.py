@@ -1,5 +1,6 @@
 """One run, stage by stage: from a composed config to a record."""
 
+import json
 import os
 import time
 from contextlib import closing
@@ -14,11 +15,14 @@ from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
 from cvexp import freeze, record
+from cvexp.atomic import write_atomically
 from cvexp.checkpoint import AtomicCheckpointIO, LastAndBest
 from cvexp.config import build, check, factors, identity
-from cvexp.console import config_tree, quieten_lightning, run_table, show, stage, warn
-from cvexp.loader import Loaders
+from cvexp.console import config_tree, counts_table, quieten_lightning, run_table, show, stage, warn
+from cvexp.data import Data
+from cvexp.loader import Loaders, Order
 from cvexp.meter import Meter
+from cvexp.model import Network
 from cvexp.module import Classifier
 from cvexp.progress import Bar
 from cvexp.randomness import Stream, torch_seed
@@ -56,10 +60,7 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
 
     data = build(config, "data")
     run.update(data=data.record())
-    sizes = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
-    stage(
-        "data", f"{data.source}: {sizes} images, {len(data.classes)} classes, {data.train.size} px"
-    )
+    stage("data", str(data))
 
     policy = build(config, "augmentation")
     loaders = build(config, "loader", data, policy, seed, device)
@@ -70,6 +71,7 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
     network.replace_head(len(data.classes))
     build(config, "freeze", network)
     stage("freeze", freeze.describe(network))
+    _report(run_dir, data, loaders.train.order, network)
 
     accumulation = build(config, "accumulation", len(loaders.train))
     batches = limited(len(loaders.train), arguments["limit_train_batches"])
@@ -81,6 +83,8 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
         partial(build, config, "scheduler"),
         seed,
         loaders.train.order,
+        data.classes,
+        data.class_weights,
     )
     checkpoints = LastAndBest(None if arguments["fast_dev_run"] else run_dir / "checkpoints")
     meter = Meter(loaders.train, began)
@@ -102,8 +106,7 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
     with closing(loaders):
         _fit(trainer, module, loaders)
         run.update(effective=record.effective(trainer, module, batch_size))
-        metrics, best = _test(trainer, module, loaders, checkpoints)
-    run.update(metrics=metrics, metrics_best=best, cost=meter.cost(device))
+        run.update(**_test(trainer, module, loaders, checkpoints), cost=meter.cost(device))
     run.end("completed")
     show(run_table(run.fields))
     stage("run", os.path.relpath(run_dir))
@@ -120,18 +123,47 @@ def _fit(trainer: Trainer, module: Classifier, loaders: Loaders) -> None:
         raise RuntimeError(f"{attempted} optimizer steps were made of the {planned} planned")
 
 
+def _report(run_dir: Path, data: Data, order: Order, network: Network) -> None:
+    """Write data.json, and say of the training batches what a person should know before epoch 0.
+
+    Raises:
+        UsageError: a batch that cannot be trained on.
+    """
+    batches = len(order)
+    last = order.images_in(batches - 1, batches)
+    loader = {"batches_per_epoch": batches, "images_in_last_batch": last}
+    unseen = order.length - order.images_in(0, batches)
+    report = {**data.report, "loader": {**loader, "images_not_seen_per_epoch": unseen}}
+    text = json.dumps(report, indent=2, ensure_ascii=False)
+    write_atomically(run_dir / "data.json", text.encode("utf-8", "backslashreplace"))
+    network.check_batch(last)
+    if batches == 1 and last < order.batch_size:
+        warn(
+            f"the {order.length} training images are less than one loader.batch_size="
+            f"{order.batch_size}; try loader.batch_size={max(order.length // 4, 1)}"
+        )
+    if len(data.classes) <= 20 and data.report.get("width"):
+        show(counts_table(data.report["counts"]))
+
+
 def _test(
     trainer: Trainer, module: Classifier, loaders: Loaders, checkpoints: LastAndBest
-) -> tuple[dict[str, float], dict[str, float]]:
+) -> dict[str, dict[str, Any]]:
     """Test the last epoch's weights, and those of the epoch that validation chose, apart."""
+    tests = len(loaders.test) > 0
     module.tested_epoch = trainer.current_epoch
-    trainer.test(module, loaders.test, verbose=False)
-    last, best = dict(module.results), dict(checkpoints.best)
-    if checkpoints.best_path and best["epoch"] != trainer.current_epoch:
+    if tests:
+        trainer.test(module, loaders.test, verbose=False)
+    metrics, best = dict(module.results), dict(checkpoints.best)
+    recall = {
+        split: dict(zip(module.classes, values, strict=True))
+        for split, values in module.recall.items()
+    }
+    if tests and checkpoints.best_path and best["epoch"] != trainer.current_epoch:
         state = torch.load(checkpoints.best_path, map_location=module.device, weights_only=True)
         module.load_state_dict(state["state_dict"])
         module.tested_epoch = int(best["epoch"])
         trainer.test(module, loaders.test, verbose=False)
     if best:
         best |= {key: module.results[key] for key in module.results if key.startswith("test/")}
-    return last, best
+    return {"metrics": metrics, "metrics_best": best, "recall_per_class": recall}

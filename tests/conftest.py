@@ -21,6 +21,17 @@ TOY = (
 ).split()
 
 
+DIGITS: dict[str, Any] = {
+    "size": 32,
+    "channels": 3,
+    "val_fraction": 0.1,
+    "test_fraction": 0.2,
+    "split_seed": 0,
+    "class_weights": "none",
+    "sampler": "uniform",
+}
+
+
 class Outcome(NamedTuple):
     """What a command line came to."""
 
@@ -70,7 +81,7 @@ def command(*arguments: str, cwd: Path) -> Outcome:
 @pytest.fixture(scope="session")
 def data() -> Data:
     """Return the digits at 32 px."""
-    return digits(size=32, val_fraction=0.1, test_fraction=0.2, split_seed=0)
+    return digits(**DIGITS)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cvexp.checkpoint import write_atomically
+from cvexp.atomic import write_atomically
 from tests.conftest import TOY, Outcome
 
 
@@ -33,7 +33,7 @@ def test_a_write_that_fails_leaves_the_old_file(
             def fail(*args: object) -> None:
                 raise OSError("disk full")
 
-            broken.setattr(f"cvexp.checkpoint.os.{name}", fail)
+            broken.setattr(f"cvexp.atomic.os.{name}", fail)
             with pytest.raises(OSError, match="disk full"):
                 write_atomically(target, b"new")
         assert target.read_bytes() == b"old"

@@ -11,6 +11,13 @@ from omegaconf import DictConfig, OmegaConf
 from cvexp import config
 
 OPTIONS = config.options()
+NEEDS = {  # what an option leaves to the user
+    ("model", "timm"): ["model.name=test_resnet"],
+    ("model", "torchvision"): ["model.name=resnet18"],
+    ("data", "folder"): ["data.root=x"],
+    ("data", "table"): ["data.path=x.csv"],
+    ("data", "torchvision"): ["data.name=MNIST"],
+}
 PAIRS = [(group, option) for group, options in OPTIONS.items() for option in options]
 
 
@@ -26,7 +33,7 @@ def test_options_snapshot() -> None:
     assert OPTIONS == {
         "accumulation": ["x1", "x2", "x4", "x8"],
         "augmentation": ["flip-crop", "light", "none"],
-        "data": ["cifar10", "cifar100", "digits"],
+        "data": ["cifar10", "cifar100", "digits", "folder", "table", "torchvision"],
         "debug": ["fast", "none", "overfit", "profile"],
         "experiment": ["none", "seminar-cifar10"],
         "freeze": ["full", "last", "most"],
@@ -50,10 +57,7 @@ def test_group_has_module_and_default(group: str) -> None:
 @pytest.mark.parametrize(("group", "option"), PAIRS)
 def test_option_composes_and_passes_the_check(group: str, option: str) -> None:
     """The check is the contract: target in cvexp.<group>, keys == keyword-only names, types."""
-    needs_name = group == "model" and option in ("timm", "torchvision")
-    names = {"timm": "test_resnet", "torchvision": "resnet18"}
-    extra = [f"model.name={names[option]}"] if needs_name else []
-    config.check(composed(f"{group}={option}", *extra))
+    config.check(composed(f"{group}={option}", *NEEDS.get((group, option), [])))
 
 
 @pytest.mark.parametrize("path", sorted(config.CONF.rglob("*.yaml")), ids=lambda path: path.name)

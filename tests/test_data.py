@@ -11,10 +11,11 @@ import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from cvexp.config import UsageError
-from cvexp.data import Data, Split, cifar10, cifar100, digits
-from tests.conftest import Outcome
+from cvexp.data import Arrays, Data, Form, cifar10, cifar100, digits
+from tests.conftest import DIGITS, Outcome
 
-ARGUMENTS = {"size": 16, "val_fraction": 0.1, "test_fraction": 0.2}
+ARGUMENTS = {**DIGITS, "size": 16}
+CIFAR = {k: v for k, v in DIGITS.items() if k != "test_fraction"}
 
 
 def test_digits_splits_are_whole_and_stratified(data: Data) -> None:
@@ -22,24 +23,24 @@ def test_digits_splits_are_whole_and_stratified(data: Data) -> None:
     assert [len(split) for split in splits] == [1257, 180, 360]
     shares = [np.bincount(split.labels, minlength=10) / len(split) for split in splits]
     assert np.abs(np.array(shares) - 0.1).max() < 0.01
-    everything = np.concatenate([split.images.reshape(len(split), -1) for split in splits])
-    assert len(everything) == 1797
+    rows = np.concatenate([split.rows for split in splits])
+    assert sorted(rows) == list(range(1797))
 
 
 def test_split_seed_moves_the_split_and_nothing_else() -> None:
-    first, again, other = (digits(**ARGUMENTS, split_seed=seed) for seed in (0, 0, 1))
-    assert first.sha256() == again.sha256()
-    assert first.sha256() != other.sha256()
-    total = [sum(int(split.images.sum()) for split in d.splits.values()) for d in (first, other)]
-    assert total[0] == total[1]
+    first, again, other = (digits(**{**ARGUMENTS, "split_seed": seed}) for seed in (0, 0, 1))
+    assert first.sha256 == again.sha256
+    assert first.sha256 != other.sha256
+    shown = [{row for s in d.splits.values() for row in s.rows} for d in (first, other)]
+    assert shown[0] == shown[1]
 
 
-def test_read_gives_one_size() -> None:
+def test_read_gives_one_form() -> None:
     images = np.arange(2 * 5 * 7 * 3, dtype=np.uint8).reshape(2, 5, 7, 3)
-    split = Split(images, np.zeros(2, np.int64), 16)
-    assert split.read(1).shape == (16, 16, 3)
-    square = Split(images[:, :, :5], np.zeros(2, np.int64), 5)
-    assert np.array_equal(square.read(1), images[1, :, :5])
+    assert Arrays(images, Form(16, "squash", 3, 99)).read(1).shape == (16, 16, 3)
+    assert Arrays(images, Form(16, "pad", 1, 99)).read(1).shape == (16, 16, 1)
+    same = Arrays(images[:, :, :5], Form(5, "crop", 3, 99)).read(1)
+    assert np.array_equal(same, images[1, :, :5])
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_read_gives_one_size() -> None:
 )
 def test_a_split_that_cannot_be_made_names_its_key(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=r"data\.(val|test)_fraction"):
-        digits(**{**ARGUMENTS, **wrong}, split_seed=0)
+        digits(**{**ARGUMENTS, **wrong})
 
 
 def make_cifar(root: Path, dataset: type[CIFAR10], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +83,7 @@ def test_cifar_takes_validation_from_its_training_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_cifar(tmp_path, dataset, monkeypatch)
-    data = source(root=str(tmp_path), size=32, val_fraction=0.2, split_seed=0)
+    data = source(**{**CIFAR, "val_fraction": 0.2}, root=str(tmp_path))
     half = 1000 * len(dataset.train_list)
     assert [len(split) for split in data.splits.values()] == [half * 4 // 5, half // 5, 200]
     assert len(data.classes) == (100 if dataset is CIFAR100 else 10)
@@ -102,4 +103,4 @@ def test_a_damaged_archive_is_an_error(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz"):
         pass
     with pytest.raises(UsageError, match=r"data\.root"):
-        cifar10(root=str(tmp_path), size=32, val_fraction=0.1, split_seed=0)
+        cifar10(**CIFAR, root=str(tmp_path))

@@ -13,8 +13,15 @@ from cvexp import model
 from cvexp.config import UsageError
 from cvexp.model import Network
 
-TIMM = {"pretrained": False, "weights": None, "image_size": None, "dropout": 0.0, "drop_path": 0.0}
-LITE = {"weights": None, "dropout": 0.0, "drop_path": 0.0, "channels_last": False}
+TIMM = {
+    "pretrained": False,
+    "channels": 3,
+    "weights": None,
+    "image_size": None,
+    "dropout": 0.0,
+    "drop_path": 0.0,
+}
+LITE = {"channels": 3, "weights": None, "dropout": 0.0, "drop_path": 0.0, "channels_last": False}
 
 
 def timm(name: str, **changes: object) -> Network:
@@ -22,7 +29,7 @@ def timm(name: str, **changes: object) -> Network:
 
 
 def torchvision(name: str, **changes: object) -> Network:
-    settings = {"pretrained": False, "weights": None, "channels_last": False}
+    settings = {"pretrained": False, "channels": 3, "weights": None, "channels_last": False}
     return model.torchvision(**{**settings, "name": name, **changes})
 
 

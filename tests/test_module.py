@@ -5,17 +5,21 @@ import torch
 
 from cvexp import freeze, scheduler
 from cvexp.loader import Batch, Order
-from cvexp.module import Classifier, Tally
+from cvexp.metric import Tally
+from cvexp.module import Classifier
 from tests.test_model import timm
 
 BATCH = Batch(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.arange(4), torch.arange(4))
 
 
-def classifier(seed: int = 0) -> Classifier:
+def classifier(seed: int = 0, class_weights: list[float] | None = None) -> Classifier:
     network = timm("test_efficientnet")
     network.replace_head(10)
     freeze.most(network, stages=1)
-    return Classifier(network, torch.optim.SGD, scheduler.constant, seed, Order(8, 4, seed=0))
+    order, classes = Order(8, 4, seed=0), [str(i) for i in range(10)]
+    return Classifier(
+        network, torch.optim.SGD, scheduler.constant, seed, order, classes, class_weights
+    )
 
 
 def test_a_steps_randomness_is_a_function_of_seed_and_batch() -> None:

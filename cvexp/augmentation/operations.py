@@ -96,7 +96,7 @@ class Affine:
         half = size / 2
         shift = (inverse.sum(dim=2, keepdim=True) * half + offset - half) / half
         theta = torch.cat([inverse, shift], dim=2).float()
-        shape = [len(images), 3, size, size]
+        shape = list(images.shape)
         grid = torch.nn.functional.affine_grid(theta, shape, align_corners=False)
         return torch.nn.functional.grid_sample(images, grid, align_corners=False)
 
@@ -115,7 +115,8 @@ class RgbShift:
 
     def on_image(self, image: NDArray[np.uint8], values: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Shift by albumentations."""
-        return self._kernel.apply(image, noise_map=values)  # type: ignore[no-any-return]  # untyped
+        shift = values if image.shape[2] == 3 else values.mean(keepdims=True)
+        return self._kernel.apply(image, noise_map=shift)  # type: ignore[no-any-return]  # untyped
 
     @cached_property
     def _kernel(self) -> Any:
@@ -125,7 +126,8 @@ class RgbShift:
 
     def on_batch(self, images: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Shift by broadcasting."""
-        return images + values[:, :, None, None]
+        shift = values if images.shape[1] == 3 else values.mean(dim=1, keepdim=True)
+        return images + shift[:, :, None, None]
 
 
 @dataclass(frozen=True)

@@ -1,96 +1,308 @@
 """Where images come from."""
 
-from typing import Annotated, Any
+import hashlib
+import inspect as signatures
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
-from cvexp.config import UsageError
-from cvexp.data.images import Data, Split
+from cvexp.config import UsageError, did_you_mean
+from cvexp.data.assemble import OnError, Weights, from_listing, from_samples
+from cvexp.data.decode import Resize
+from cvexp.data.images import Data, Sampler
+from cvexp.data.inspect import Cache
+from cvexp.data.listing import list_folder, list_table
+from cvexp.data.store import Arrays, Form
 
 Size = Annotated[int, Ge(1)]
+Channels = Literal[1, 3]
 Fraction = Annotated[float, Gt(0), Lt(1)]
 SplitSeed = Annotated[int, Ge(0), Lt(2**32)]
+MaxPixels = Annotated[int, Ge(1)]
 
 
 def digits(
-    *, size: Size, val_fraction: Fraction, test_fraction: Fraction, split_seed: SplitSeed
+    *,
+    size: Size,
+    channels: Channels,
+    val_fraction: Fraction,
+    test_fraction: Fraction,
+    split_seed: SplitSeed,
+    class_weights: Weights,
+    sampler: Sampler,
 ) -> Data:
     """Return scikit-learn's 1,797 digits, split by class into train, val and test."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    grey = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # 0..16 as stored
-    images = np.repeat(grey[..., None], 3, axis=-1)
-    labels = bunch.target.astype(np.int64)
-    rest, test = _stratified(labels, test_fraction, split_seed, "data.test_fraction")
-    inner = val_fraction / (1 - test_fraction)
-    if inner >= 1:
-        raise UsageError(
-            f"data.val_fraction={val_fraction} and data.test_fraction={test_fraction} leave "
-            "nothing to train on; their sum must be below 1, try data.val_fraction=0.1"
-        )
-    train, val = _stratified(labels[rest], inner, split_seed, "data.val_fraction")
-    parts = {"train": rest[train], "val": rest[val], "test": test}
-    return Data(
+    images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # 0..16 as stored
+    return _from_arrays(
         "digits",
-        tuple(str(name) for name in bunch.target_names),
-        **{name: Split(images[part], labels[part], size) for name, part in parts.items()},
+        {None: (images, bunch.target)},
+        [str(name) for name in bunch.target_names],
+        Form(size, "squash", channels, images[0].size),
+        fractions=(val_fraction, test_fraction),
+        split_seed=split_seed,
+        class_weights=class_weights,
+        sampler=sampler,
     )
 
 
-def cifar10(*, root: str, size: Size, val_fraction: Fraction, split_seed: SplitSeed) -> Data:
+def cifar10(
+    *,
+    root: str,
+    size: Size,
+    channels: Channels,
+    val_fraction: Fraction,
+    split_seed: SplitSeed,
+    class_weights: Weights,
+    sampler: Sampler,
+) -> Data:
     """Return CIFAR-10, its validation split taken from the training half."""
-    from torchvision.datasets import CIFAR10
+    form = Form(size, "squash", channels, 32 * 32)
+    return _cifar("CIFAR10", root, form, val_fraction, split_seed, class_weights, sampler)
 
-    return _cifar("cifar10", CIFAR10, root, size, val_fraction, split_seed)
 
-
-def cifar100(*, root: str, size: Size, val_fraction: Fraction, split_seed: SplitSeed) -> Data:
+def cifar100(
+    *,
+    root: str,
+    size: Size,
+    channels: Channels,
+    val_fraction: Fraction,
+    split_seed: SplitSeed,
+    class_weights: Weights,
+    sampler: Sampler,
+) -> Data:
     """Return CIFAR-100, its validation split taken from the training half."""
-    from torchvision.datasets import CIFAR100
+    form = Form(size, "squash", channels, 32 * 32)
+    return _cifar("CIFAR100", root, form, val_fraction, split_seed, class_weights, sampler)
 
-    return _cifar("cifar100", CIFAR100, root, size, val_fraction, split_seed)
+
+def folder(
+    *,
+    root: str,
+    classes: str | None,
+    size: Size,
+    resize: Resize,
+    channels: Channels,
+    val_fraction: Fraction,
+    test_fraction: Fraction,
+    split_seed: SplitSeed,
+    on_error: OnError,
+    max_pixels: MaxPixels,
+    class_weights: Weights,
+    sampler: Sampler,
+    cache: Cache,
+    cache_dir: str,
+) -> Data:
+    """Return the images below a folder: root/<class>/**, or root/{train,val,test}/<class>/**."""
+    return from_listing(
+        f"folder {Path(root).name}",
+        Path(root),
+        list_folder(root),
+        form=Form(size, resize, channels, max_pixels),
+        classes_file=classes,
+        fractions=(val_fraction, test_fraction),
+        split_seed=split_seed,
+        on_error=on_error,
+        class_weights=class_weights,
+        sampler=sampler,
+        cache=cache,
+        cache_dir=cache_dir,
+    )
+
+
+def table(
+    *,
+    path: str,
+    path_column: str,
+    label_column: str,
+    split_column: str | None,
+    classes: str | None,
+    size: Size,
+    resize: Resize,
+    channels: Channels,
+    val_fraction: Fraction,
+    test_fraction: Fraction,
+    split_seed: SplitSeed,
+    on_error: OnError,
+    max_pixels: MaxPixels,
+    class_weights: Weights,
+    sampler: Sampler,
+    cache: Cache,
+    cache_dir: str,
+) -> Data:
+    """Return the images that the rows of a CSV, TSV or Parquet file name, relative to it."""
+    return from_listing(
+        f"table {Path(path).name}",
+        Path(path).parent,
+        list_table(path, path_column, label_column, split_column, classes),
+        form=Form(size, resize, channels, max_pixels),
+        classes_file=classes,
+        fractions=(val_fraction, test_fraction),
+        split_seed=split_seed,
+        on_error=on_error,
+        class_weights=class_weights,
+        sampler=sampler,
+        cache=cache,
+        cache_dir=cache_dir,
+    )
+
+
+def torchvision(
+    *,
+    name: str,
+    root: str,
+    size: Size,
+    resize: Resize,
+    channels: Channels,
+    val_fraction: Fraction,
+    test_fraction: Fraction,
+    split_seed: SplitSeed,
+    class_weights: Weights,
+    sampler: Sampler,
+) -> Data:
+    """Return any classification set of torchvision by name, with the splits that it has.
+
+    Raises:
+        UsageError: an unknown name, or a set that is neither on disk nor to be downloaded.
+    """
+    from torchvision import datasets
+
+    kind = getattr(datasets, name, None)
+    if name.startswith("_") or not isinstance(kind, type) or name not in datasets.__all__:
+        hint = did_you_mean(name, datasets.__all__)
+        raise UsageError(f"data.name={name}: torchvision has no such set{hint}")
+    parts = _torchvision_splits(kind, name, root)
+    form = Form(size, resize, channels, 2**62)
+    images, labels = {}, {}
+    for split, dataset in parts.items():
+        pairs = [dataset[i] for i in range(len(dataset))]
+        if not pairs or not all(isinstance(label, int | np.integer) for _, label in pairs):
+            raise UsageError(f"data.name={name}: not a classification set: a label is no number")
+        images[split] = np.stack([form.of_image(image) for image, _ in pairs])
+        labels[split] = np.array([label for _, label in pairs])
+    count = 1 + max(int(values.max()) for values in labels.values())
+    known = getattr(next(iter(parts.values())), "classes", None)
+    classes = [str(c) for c in known] if known and len(known) >= count else map(str, range(count))
+    return _from_arrays(
+        f"torchvision {name}",
+        {split: (images[split], labels[split]) for split in parts},
+        list(classes),
+        form,
+        fractions=(val_fraction, test_fraction),
+        split_seed=split_seed,
+        class_weights=class_weights,
+        sampler=sampler,
+    )
+
+
+def _torchvision_splits(kind: Any, name: str, root: str) -> dict[str | None, Any]:
+    """Return the splits that a torchvision set has by our names; None for a set that has none."""
+    accepted = signatures.signature(kind).parameters
+    if "root" not in accepted:
+        raise UsageError(f"data.name={name}: not a set that lies in a folder")
+    wanted: dict[str | None, dict[str, Any]] = {None: {}}
+    if "train" in accepted:
+        wanted = {"train": {"train": True}, "test": {"train": False}}
+    elif "split" in accepted:
+        wanted = {split: {"split": split} for split in ("train", "val", "valid", "test")}
+    found: dict[str | None, Any] = {}
+    for split, choice in wanted.items():
+        try:
+            found["val" if split == "valid" else split] = _torchvision_set(
+                kind, root, choice, "download" in accepted
+            )
+        except ValueError:  # it has no split of this name
+            continue
+        except (OSError, RuntimeError) as error:
+            raise UsageError(
+                f"data.name={name}: neither in data.root={root} nor to be downloaded ({error}); "
+                "without a network, put the set there as torchvision lays it out"
+            ) from error
+    return found
+
+
+def _torchvision_set(kind: Any, root: str, choice: dict[str, Any], downloads: bool) -> Any:
+    """Open a set that is on disk, or else download it."""
+    try:
+        return kind(root, **choice)
+    except RuntimeError:
+        if not downloads:
+            raise
+        return kind(root, **choice, download=True)
 
 
 def _cifar(
-    name: str, dataset: Any, root: str, size: int, val_fraction: float, split_seed: int
+    name: str,
+    root: str,
+    form: Form,
+    val_fraction: float,
+    split_seed: int,
+    class_weights: Weights,
+    sampler: Sampler,
 ) -> Data:
+    from torchvision import datasets
+
+    kind = getattr(datasets, name)
     try:
-        train_half, test_half = (
-            dataset(root, train=train, download=True) for train in (True, False)
-        )
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # URLError is an OSError; a damaged archive a RuntimeError
+        halves = {
+            split: kind(root, train=split == "train", download=True) for split in ("train", "test")
+        }
+    except (OSError, RuntimeError) as error:  # URLError is an OSError; a bad archive a RuntimeError
         raise UsageError(
-            f"data={name}: could not be downloaded to data.root={root} ({error}); "
-            f"without a network, put {dataset.filename} into that folder, "
-            "or type data.root=FOLDER that has it"
+            f"data={name.lower()}: could not be downloaded to data.root={root} ({error}); with no "
+            f"network, put {kind.filename} into that folder, or type data.root=FOLDER"
         ) from error
-    labels = np.asarray(train_half.targets, np.int64)
-    train, val = _stratified(labels, val_fraction, split_seed, "data.val_fraction")
-    return Data(
-        name,
-        tuple(train_half.classes),
-        train=Split(train_half.data[train], labels[train], size),
-        val=Split(train_half.data[val], labels[val], size),
-        test=Split(test_half.data, np.asarray(test_half.targets, np.int64), size),
+    return _from_arrays(
+        name.lower(),
+        {split: (half.data, np.asarray(half.targets)) for split, half in halves.items()},
+        list(halves["train"].classes),
+        form,
+        fractions=(val_fraction, 0.0),
+        split_seed=split_seed,
+        class_weights=class_weights,
+        sampler=sampler,
     )
 
 
-def _stratified(
-    labels: NDArray[np.int64], fraction: float, split_seed: int, key: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return sorted positions of the rest and of a part that holds `fraction` of every class."""
-    from sklearn.model_selection import train_test_split
-
-    try:
-        rest, part = train_test_split(
-            np.arange(len(labels)), test_size=fraction, random_state=split_seed, stratify=labels
-        )
-    except ValueError as error:
-        raise UsageError(f"{key} cannot be met: {error}") from error
-    return np.sort(rest), np.sort(part)
+def _from_arrays(
+    source: str,
+    parts: dict[Any, tuple[NDArray[np.uint8], NDArray[np.int64]]],
+    classes: list[str],
+    form: Form,
+    *,
+    fractions: tuple[float, float],
+    split_seed: int,
+    class_weights: Weights,
+    sampler: Sampler,
+) -> Data:
+    """Return Data of arrays: split (None: to be drawn) -> images and labels."""
+    images = np.concatenate([part for part, _ in parts.values()])
+    labels = [classes[int(label)] for _, part in parts.values() for label in part]
+    given = [split for split, (part, _) in parts.items() for _ in part]
+    names = [
+        f"{split or source}[{i}]" for split, (part, _) in parts.items() for i in range(len(part))
+    ]
+    hashes = [hashlib.sha256(np.ascontiguousarray(image).data).hexdigest() for image in images]
+    return from_samples(
+        source,
+        Arrays(images, form),
+        np.arange(len(images)),
+        labels,
+        given,
+        names,
+        hashes,
+        form=form,
+        classes_file=None,
+        fractions=fractions,
+        split_seed=split_seed,
+        class_weights=class_weights,
+        sampler=sampler,
+        dropped=[],
+        report={},
+        order=classes,
+    )

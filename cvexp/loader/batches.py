@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cvexp.config import UsageError
 from cvexp.data import Data
-from cvexp.randomness import permutation
+from cvexp.randomness import balanced, permutation
 
 BatchSize = Annotated[int, Ge(1)]
 
@@ -25,20 +25,38 @@ class Batch(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What a batch is made of: the epoch (for the augmentation) and the images' positions."""
+    """What a batch is made of.
+
+    Args:
+        epoch: for the augmentation.
+        indices: (B,) the images' positions in the split.
+        draws: (B,) what stands for the image in the augmentation's draws: its position and, where
+            the sampler shows it again in one epoch, another number, so that it looks different.
+    """
 
     epoch: int
     indices: NDArray[np.int64]
+    draws: NDArray[np.int64]
 
 
 class Order:
-    """The batches of a split: shuffled by (seed, epoch) for training, as stored for evaluation."""
+    """The batches of a split: shuffled by (seed, epoch) for training, as stored for evaluation.
+
+    Args:
+        labels: (N,) where each class is to be drawn equally often, with replacement; else None.
+    """
 
     def __init__(
-        self, length: int, batch_size: int, *, seed: int | None = None, drop_last: bool = False
+        self,
+        length: int,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        drop_last: bool = False,
+        labels: NDArray[np.int64] | None = None,
     ) -> None:
         self.length, self.batch_size = length, batch_size
-        self._seed, self._drop_last = seed, drop_last
+        self._seed, self._drop_last, self._labels = seed, drop_last, labels
         self._epoch, self._pinned = 0, False
 
     def __len__(self) -> int:
@@ -48,11 +66,15 @@ class Order:
     def __iter__(self) -> Iterator[Key]:
         epoch = self._epoch
         if self._seed is None:
-            order = np.arange(self.length)
+            order = draws = np.arange(self.length)
+        elif self._labels is None:
+            order = draws = permutation(self._seed, epoch, self.length)
         else:
-            order = permutation(self._seed, epoch, self.length)
+            order = balanced(self._seed, epoch, self._labels)
+            draws = order + self.length * _occurrence(order)
         for start in range(0, len(self) * self.batch_size, self.batch_size):
-            yield Key(epoch, order[start : start + self.batch_size])
+            part = slice(start, start + self.batch_size)
+            yield Key(epoch, order[part], draws[part])
 
     def set_epoch(self, epoch: int) -> None:
         """Move to an epoch; Lightning calls it before each."""
@@ -67,6 +89,15 @@ class Order:
         """Return how many images batches start..stop hold."""
         last = self.length if stop >= len(self) and not self._drop_last else stop * self.batch_size
         return last - start * self.batch_size
+
+
+def _occurrence(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return, for each position, how often its image came before it."""
+    by_image = np.argsort(order, kind="stable")
+    ordered = order[by_image]
+    times = np.empty_like(order)
+    times[by_image] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return times
 
 
 class Engine(Protocol):
@@ -138,7 +169,8 @@ def orders(data: Data, seed: int, batch_size: int, drop_last: bool) -> dict[str,
     Raises:
         UsageError: training would have no batch.
     """
-    train = Order(len(data.train), batch_size, seed=seed, drop_last=drop_last)
+    labels = data.train.labels if data.sampler == "balanced" else None
+    train = Order(len(data.train), batch_size, seed=seed, drop_last=drop_last, labels=labels)
     if not len(train):
         raise UsageError(
             f"loader.batch_size={batch_size} with loader.drop_last=true leaves no batch of the "

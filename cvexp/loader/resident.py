@@ -1,7 +1,6 @@
 """loader=device: the whole set on the device, cut and augmented there a batch at a time."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -11,6 +10,7 @@ from annotated_types import Gt, Le
 from cvexp.augmentation import Policy, none
 from cvexp.config import UsageError
 from cvexp.data import Data, Split
+from cvexp.data.store import free_host_bytes
 from cvexp.loader.batches import Batch, Batches, BatchSize, Loaders, Order, orders
 
 
@@ -50,10 +50,7 @@ def device(
 
 def free_bytes(device: torch.device) -> int:
     """Return the free memory of a CUDA device or, for the CPU, of the host."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(meminfo["MemAvailable"].split()[0]) * 1024  # the kernel writes kB and means KiB
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_host_bytes()
 
 
 class _Engine:
@@ -68,9 +65,9 @@ class _Engine:
             stacked = np.stack([self._split.read(i) for i in range(len(self._split))])
             self._images = torch.from_numpy(stacked).to(self._device)
             self._labels = torch.from_numpy(self._split.labels).to(self._device)
-        for epoch, positions in order:
+        for epoch, positions, numbers in order:
             indices = torch.from_numpy(positions).to(self._device)
-            drawn = self._policy.draw(self._seed, epoch, positions, self._split.size)
+            drawn = self._policy.draw(self._seed, epoch, numbers, self._split.size)
             images = self._images[indices].permute(0, 3, 1, 2)
             yield Batch(self._policy.on_batch(images, drawn), self._labels[indices], indices)
 

