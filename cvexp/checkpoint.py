@@ -9,6 +9,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.trainer.states import TrainerFn
 
 from cvexp.atomic import write_atomically
 from cvexp.module import Classifier
@@ -42,7 +43,7 @@ class LastAndBest(Checkpoint):
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
-        self.best: dict[str, float] = {}  # epoch (from 1) and validation metrics of best.ckpt
+        self.best: dict[str, float] = {}  # epoch (from 1), step, validation metrics of best.ckpt
 
     @property
     def best_path(self) -> Path | None:
@@ -51,13 +52,14 @@ class LastAndBest(Checkpoint):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the weights that validation was just made with, if they are the best so far."""
-        if trainer.sanity_checking:
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
             return
         assert isinstance(pl_module, Classifier)
         metrics = pl_module.results
         if metrics[self.METRIC] > self.best.get(self.METRIC, float("-inf")):
             validation = {key: value for key, value in metrics.items() if key.startswith("val/")}
-            self.best = {"epoch": trainer.current_epoch + 1, **validation}
+            at = {"epoch": trainer.current_epoch + 1, "step": pl_module.steps}
+            self.best = {**at, **validation}
             self._save(trainer, "best.ckpt")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

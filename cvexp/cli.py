@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cvexp import config
 
@@ -37,13 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 done; 1 a fault of ours, or a sweep in which a job failed; 2 a request that cannot be done
-        as asked.
+        as asked; 130 interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if {"--help", "-h"} & set(arguments):
-        print(help_text(_config_dir(arguments)))
-        return 0
     try:
+        if {"--help", "-h"} & set(arguments):
+            print(help_text(_config_dir(arguments) if len(arguments) > 1 else None))
+            return 0
         return _hydra(arguments)
     except config.UsageError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -71,16 +71,19 @@ def _hydra(arguments: list[str]) -> int:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
+    from cvexp.sweep import outcomes
+
     config.register_resolvers()
-    os.environ["HYDRA_FULL_ERROR"] = (
-        "1"  # or Hydra prints errors itself, in its own words, and exits 1
-    )
-    overrides = _overrides(arguments)
-    parsed = _parse(overrides)
-    config_dir = _config_dir(arguments)
-    _check_names(parsed, config_dir)
-    sys.argv[1:] = arguments + _short_names(parsed)
-    _exit_codes.clear()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints errors in its own words and exits 1
+    flags, given = _flags(arguments)
+    config_dir = None if given.config_dir is None else Path(given.config_dir)
+    overrides = list(given.overrides)
+    if not given.shell_completion:
+        parsed = _parse(overrides)
+        _check_names(parsed, config_dir)
+        overrides += _short_names(parsed)
+    sys.argv[1:] = flags + overrides
+    outcomes.clear()
     try:
         hydra.main(version_base="1.3", config_path=str(config.CONF), config_name="config")(_job)()
     except (HydraException, OmegaConfBaseException) as error:
@@ -90,10 +93,25 @@ def _hydra(arguments: list[str]) -> int:
             f"the run directory {error.filename} cannot be written ({error.strerror}); "
             "type hydra.run.dir=FOLDER, or hydra.sweep.dir=FOLDER for a sweep"
         ) from error
-    return max(_exit_codes, default=0)
+    codes = [outcome.code for outcome in outcomes]
+    return min(max(codes, default=0), 1 if given.multirun else 2)
 
 
-_exit_codes: list[int] = []  # of the jobs that ran in this process
+def _flags(arguments: list[str]) -> tuple[list[str], Any]:
+    """Return Hydra's flags in their order, and everything as Hydra's own parser reads it."""
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise config.UsageError(f"{message}; python -m cvexp --hydra-help lists the flags")
+
+    parser.error = refuse  # type: ignore[method-assign]  # argparse would print its whole usage
+    given = parser.parse_intermixed_args(arguments)
+    flags = list(arguments)
+    for override in given.overrides:  # a flag's value never equals an override, which has a =
+        flags.remove(override)
+    return flags, given
 
 
 def _job(composed: "DictConfig") -> None:
@@ -103,27 +121,24 @@ def _job(composed: "DictConfig") -> None:
 
     from cvexp.console import log, stage
     from cvexp.run import main as run
+    from cvexp.sweep import Outcome, outcomes
 
     hydra = HydraConfig.get()
+    directory = Path(hydra.runtime.output_dir)
     if hydra.mode == RunMode.MULTIRUN:
         stage("job", f"{hydra.job.num + 1}: {hydra.job.override_dirname}")
     try:
         run(composed)
+        outcomes.append(Outcome(directory, "completed", None, 0))
     except config.UsageError as error:
         log.error("error: %s", error)
-        _exit_codes.append(2)
+        outcomes.append(Outcome(directory, "failed", str(error), 2))
     except Exception as error:
-        log.error("%s: %s", type(error).__name__, error, exc_info=True)
+        log.error("%s: %s", type(error).__name__, error)
         if hydra.mode != RunMode.MULTIRUN:
             traceback.print_exc()
-        _exit_codes.append(1)
-
-
-def _overrides(arguments: list[str]) -> list[str]:
-    """Return the arguments that are overrides, by Hydra's own parser."""
-    from hydra._internal.utils import get_args_parser
-
-    return list(get_args_parser().parse_known_args(arguments)[0].overrides)
+        status = "diverged" if type(error).__name__ == "Diverged" else "failed"
+        outcomes.append(Outcome(directory, status, f"{type(error).__name__}: {error}", 1))
 
 
 def _parse(overrides: list[str]) -> list[Any]:
@@ -147,11 +162,8 @@ def _parse(overrides: list[str]) -> list[Any]:
 
 def _config_dir(arguments: list[str]) -> Path | None:
     """Return the folder that --config-dir names."""
-    for position, argument in enumerate(arguments):
-        flag, _, value = argument.partition("=")
-        if flag in ("--config-dir", "-cd"):
-            return Path(value or arguments[position + 1])
-    return None
+    given = _flags([argument for argument in arguments if argument not in ("--help", "-h")])[1]
+    return None if given.config_dir is None else Path(given.config_dir)
 
 
 def _options(config_dir: Path | None) -> dict[str, list[str]]:
@@ -192,14 +204,19 @@ def _check_names(parsed: list[Any], config_dir: Path | None) -> None:
 def _short_names(parsed: list[Any]) -> list[str]:
     """Leave out of a job's folder name what is the same in every job of its sweep."""
     key = "hydra.job.config.override_dirname.exclude_keys"
-    same = [o.key_or_group for o in parsed if not o.is_sweep_override()]
-    if key in same or len(same) == len(parsed):
+    swept = {o.key_or_group for o in parsed if o.is_sweep_override()}
+    same = [o.key_or_group for o in parsed if o.key_or_group not in swept]
+    if key in same or not swept:
         return []
     return [f"{key}=[{','.join(same)}]"]
 
 
 def _choices(override: Any) -> list[str]:
     """Return the option or, in a sweep, the options that an override names."""
+    from hydra.core.override_parser.types import Glob
+
+    if isinstance(override.value(), Glob):  # Hydra expands it over the options that there are
+        return []
     if override.is_sweep_override():
         return list(override.sweep_string_iterator()) if override.is_discrete_sweep() else []
     return [override.get_value_element_as_str()]

@@ -32,6 +32,15 @@ _NO_PART_OF_IDENTITY = (
 )
 
 
+_TOP_LEVEL: dict[str, Any] = {
+    "seed": Annotated[int, Ge(0), Lt(2**32)],
+    "name": str | None,
+    "tags": list[str],
+    "show_config": bool,
+    "trusted_packages": list[str],
+}
+
+
 class UsageError(ValueError):
     """A request that cannot be done as asked: one line for the user, exit code 2, no traceback."""
 
@@ -106,8 +115,19 @@ def identity(config: DictConfig) -> str:
     return hashlib.sha256(OmegaConf.to_yaml(plain, sort_keys=True).encode()).hexdigest()
 
 
-def check(config: DictConfig) -> None:
+def unresolved(config: DictConfig, key: str) -> Any:
+    """Return a value as it was written: what ${oc.env:...} names stays out of records and logs."""
+    node: Any = OmegaConf.to_container(config, resolve=False)
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+def check(config: DictConfig, typed: Iterable[str]) -> None:
     """Check everything that can be known of a composed config before data is touched.
+
+    Args:
+        typed: the overrides of the command line, the only place that may trust a package.
 
     Raises:
         UsageError: a key, type, range or _target_ that the contract does not allow.
@@ -116,11 +136,17 @@ def check(config: DictConfig) -> None:
     for key in config:
         if key not in known:
             raise UsageError(f"{key!s}: unknown key; known: {', '.join(known)}")
-    _typed("seed", config.seed, Annotated[int, Ge(0), Lt(2**32)])
-    _typed("name", config.name, str | None)
-    _typed("tags", _plain(config.tags), list[str])
-    _typed("show_config", config.show_config, bool)
-    _typed("trusted_packages", _plain(config.trusted_packages), list[str])
+    for key, annotation in _TOP_LEVEL.items():
+        try:
+            value = _plain(config[key])
+        except OmegaConfBaseException as error:
+            raise UsageError(str(error).replace("\n", "; ")) from error
+        _typed(config, key, value, annotation)
+    if config.trusted_packages and not any(o.startswith("trusted_packages=") for o in typed):
+        raise UsageError(
+            f"trusted_packages={_plain(config.trusted_packages)} stands in a file; only the "
+            "command line may trust a package"
+        )
     for group in options():
         if group == "experiment":
             continue
@@ -148,7 +174,7 @@ def _check_group(group: str, config: DictConfig) -> None:
     for key, annotation in accepted.items():
         if key not in values:
             raise UsageError(f"{group}.{key}: missing; type {group}.{key}=VALUE")
-        _typed(f"{group}.{key}", values[key], annotation)
+        _typed(config, f"{group}.{key}", values[key], annotation)
 
 
 def keyword_only(function: Callable[..., Any]) -> dict[str, Any]:
@@ -174,7 +200,7 @@ def _values(node: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in plain.items() if key != "_target_"}
 
 
-def _typed(key: str, value: Any, annotation: Any) -> None:
+def _typed(config: DictConfig, key: str, value: Any, annotation: Any) -> None:
     """Check one value against its annotation; an int serves as a float, nothing else converts."""
     from pydantic import TypeAdapter, ValidationError
 
@@ -184,7 +210,11 @@ def _typed(key: str, value: Any, annotation: Any) -> None:
         first = error.errors()[0]
         where = ".".join([key, *(str(part) for part in first["loc"] if part in _parts(value))])
         reason = first["msg"][:1].lower() + first["msg"][1:]
-        raise UsageError(f"{where}={first['input']!r}: {reason}") from error
+        written = unresolved(config, key)
+        secret = isinstance(written, str) and "${" in written
+        raise UsageError(
+            f"{where}={written if secret else repr(first['input'])}: {reason}"
+        ) from None
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -228,5 +258,5 @@ def factors(config: DictConfig, overrides: list[str], parser: Any) -> dict[str, 
         if key in groups:
             found[key] = override.get_value_element_as_str()
         elif not override.is_delete():
-            found[key] = _plain(OmegaConf.select(config, key))
+            found[key] = unresolved(config, key)
     return found

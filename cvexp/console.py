@@ -138,11 +138,10 @@ def counts_table(counts: Mapping[str, Mapping[str, int]]) -> Table:
     return table
 
 
-def jobs_table(jobs: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return one row a job: its folder, its status, its figures."""
+def jobs_table(jobs: Sequence[tuple[str, str, Mapping[str, Any]]]) -> Table:
+    """Return one row a job: its folder, its status, its figures (those of its record)."""
     table = Table(Column("job", overflow="fold"), "status", *_FIGURES[:5])
-    for name, record in jobs.items():
-        status = str(record["status"])
+    for name, status, record in jobs:
         style = "" if status == "completed" else "red"
         table.add_row(Text(name), Text(status, style=style), *_cells(record)[:5])
     return table

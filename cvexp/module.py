@@ -67,7 +67,8 @@ class Classifier(LightningModule):
         self.recall: dict[str, list[float | None]] = {}  # split -> the recall of each class
         self._epoch_sums = (0.0, 0.0, 0.0)
         self.results: dict[str, float] = {}  # the last value of each metric
-        self.tested_epoch = 0  # whose weights a test is made with, from 1
+        self.evaluated_at: dict[str, int] = {}  # split -> the optimizer step of its weights
+        self.tested_epoch = 0  # after the fit: of the weights that are evaluated, from 1
         self.horizon = Horizon(0, 0)
         self.steps = 0  # as the optimizer itself stepped
         self.learning_rates: list[float] = []  # of each such step
@@ -139,21 +140,23 @@ class Classifier(LightningModule):
             window = means("train", self._read_window())
             self._write({"train/loss_step": window["train/loss"], "lr": self.learning_rates[-1]})
         if batch_idx + 1 == batches:  # not at the epoch's end hook: callbacks see that one first
-            self._finish_epoch()
+            self.finish_epoch()
 
     def on_train_epoch_start(self) -> None:
         """Begin the epoch's sums."""
         self._window.reset()
         self._epoch_sums = (0.0, 0.0, 0.0)
+        self.results.clear()  # so that no metric of an epoch before passes for this one's
 
-    def on_train_epoch_end(self) -> None:
-        """Finish an epoch that trainer.max_steps or max_time cut short."""
-        if self._epoch_sums[2] or self._window.read()[2]:
-            self._finish_epoch()
+    def finish_epoch(self) -> None:
+        """Log the epoch's means over training images, as they were when each was trained on.
 
-    def _finish_epoch(self) -> None:
-        """Log the epoch's means over training images, as they were when each was trained on."""
+        A second call does nothing: the last batch calls it, and the epoch's end for an epoch that
+        trainer.max_steps or max_time cut short.
+        """
         self._read_window()
+        if not self._epoch_sums[2]:
+            return
         self._publish(means("train", self._epoch_sums))
         self._epoch_sums = (0.0, 0.0, 0.0)
 
@@ -212,17 +215,27 @@ class Classifier(LightningModule):
         """
         sums = self._window.read()
         self._window.reset()
-        if not math.isfinite(sums[0]):
-            raise Diverged(
-                f"the training loss is not finite at optimizer step {self.steps} of epoch "
-                f"{self.current_epoch + 1}, with a learning rate of {self.learning_rates[-1]:g}"
-            )
+        self._check_finite("training", sums[0])
         a, b, c = self._epoch_sums
         self._epoch_sums = (a + sums[0], b + sums[1], c + sums[2])
         return sums
 
+    def _check_finite(self, kind: str, loss: float) -> None:
+        if not math.isfinite(loss):
+            rate = f", with a learning rate of {self.learning_rates[-1]:g}" * bool(self.steps)
+            raise Diverged(
+                f"the {kind} loss is not finite at optimizer step {self.steps}, "
+                f"epoch {self.current_epoch + 1}{rate}"
+            )
+
     def _publish_evaluation(self, split: str) -> None:
-        """Publish an evaluation's metrics, named for their averaging."""
+        """Publish an evaluation's metrics, named for their averaging.
+
+        Raises:
+            Diverged: the loss is not finite: the last step may have destroyed the weights.
+        """
+        self._check_finite(split, self._evaluation.read()[0])
+        self.evaluated_at[split] = self.steps
         counts = self._confusion.read()
         self.recall[split] = recall(counts)
         self._publish({**means(split, self._evaluation.read()), **by_class(split, counts)})
@@ -234,6 +247,6 @@ class Classifier(LightningModule):
         self._write(metrics)
 
     def _write(self, metrics: dict[str, float]) -> None:
-        epoch = self.tested_epoch if self.trainer.testing else self.current_epoch + 1
+        epoch = self.tested_epoch or self.current_epoch + 1
         for logger in self.loggers:
             logger.log_metrics({**metrics, "epoch": epoch}, step=self.steps)

@@ -27,8 +27,10 @@ class Bar(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the bar up."""
         self._began = time.perf_counter()
+        assert isinstance(pl_module, Classifier)
         self._batches = int(trainer.num_training_batches)
-        self._epochs = trainer.max_epochs or 1
+        self._steps, per_epoch = pl_module.horizon
+        self._epochs = -(-self._steps // per_epoch)
         if console.is_terminal:
             columns = [
                 TextColumn("{task.description}"),
@@ -38,9 +40,7 @@ class Bar(Callback):
                 TextColumn("{task.fields[rate]} images/s  loss {task.fields[loss]}"),
             ]
             self._progress = Progress(*columns, console=console, transient=True)
-            self._task = self._progress.add_task(
-                "", total=self._batches * self._epochs, rate="-", loss="-"
-            )
+            self._task = self._progress.add_task("", total=self._steps, rate="-", loss="-")
             self._progress.start()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -59,37 +59,40 @@ class Bar(Callback):
             return
         self._shown = now
         assert isinstance(pl_module, Classifier)
-        done = trainer.current_epoch * self._batches + batch_idx + 1
         loss = pl_module.running_loss()
         shown = "-" if loss is None else f"{loss:.4f}"
         if self._progress:
             self._progress.update(
                 self._task,
                 description=f"epoch {trainer.current_epoch + 1}/{self._epochs}",
-                completed=done,
+                completed=trainer.global_step,
                 rate=f"{self._rate:,.0f}",
                 loss=shown,
             )
         else:
             share = f"{batch_idx + 1}/{self._batches} batches"
-            stage("", f"{share}, loss {shown}, {self._rate:,.0f} images/s{self._left(now, done)}")
+            left = self._left(now, trainer.global_step)
+            stage("", f"{share}, loss {shown}, {self._rate:,.0f} images/s{left}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what the epoch came to."""
         assert isinstance(pl_module, Classifier)
+        pl_module.finish_epoch()  # Lightning calls the module's own hooks after its callbacks'
         now, epoch = time.perf_counter(), trainer.current_epoch + 1
         metrics = ", ".join(
             f"{name} {value:.4f}"
             for name, value in pl_module.results.items()
             if name.endswith(("/loss", "/accuracy")) and not name.startswith("test/")
         )
-        left = self._left(now, epoch * self._batches)
+        left = self._left(now, trainer.global_step)
         stage(f"epoch {epoch}/{self._epochs}", f"{metrics}, {self._rate:,.0f} images/s{left}")
 
-    def _left(self, now: float, done: int) -> str:
-        """Return the time left, taking the batches to come to be as fast as those so far."""
-        remaining = self._batches * self._epochs - done
-        return f", {(now - self._began) / done * remaining:,.0f} s left" if remaining else ""
+    def _left(self, now: float, steps: int) -> str:
+        """Return the time left, taking the steps to come to be as fast as those so far."""
+        remaining = self._steps - steps
+        if not (steps and remaining):
+            return ""
+        return f", {(now - self._began) / steps * remaining:,.0f} s left"
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the bar down."""

@@ -8,6 +8,7 @@ import os
 import platform
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -57,7 +58,7 @@ class Record:
     def update(self, **fields: Any) -> None:
         """Change fields and write the record."""
         self.fields.update(fields)
-        text = json.dumps(self.fields, indent=2, ensure_ascii=False, default=str) + "\n"
+        text = json.dumps(self.fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         write_atomically(self.path, text.encode("utf-8", "backslashreplace"))
 
     def end(self, status: str, reason: str | None = None) -> None:
@@ -81,7 +82,8 @@ def open_record(run_dir: Path, factors: Mapping[str, Any]) -> Iterator[Record]:
         record = Record(run_dir, factors)
         record.update(environment=environment())
         try:
-            yield record
+            with _log_file(run_dir / "cvexp.log"):
+                yield record
         except UsageError as error:
             record.end("failed", str(error))
             raise
@@ -97,6 +99,26 @@ def open_record(run_dir: Path, factors: Mapping[str, Any]) -> Iterator[Record]:
         except BaseException:
             record.end("interrupted")
             raise
+
+
+@contextmanager
+def _log_file(path: Path) -> Iterator[None]:
+    """Log to a file of the run directory, tracebacks included, once the directory is this run's."""
+    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    except Exception:
+        error = logging.LogRecord(
+            "cvexp", logging.ERROR, "", 0, "the run failed", None, sys.exc_info()
+        )
+        handler.handle(error)
+        raise
+    finally:
+        root.removeHandler(handler)
+        handler.close()
 
 
 @contextmanager
@@ -140,7 +162,7 @@ class MetricsLog(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Append one line: the optimizer step, the epoch (from 1), the metrics."""
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
+            file.write(json.dumps({"step": step, **metrics}, allow_nan=False) + "\n")
 
 
 def effective(trainer: Trainer, module: Classifier, batch_size: int) -> dict[str, Any]:
@@ -233,14 +255,3 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def load(directory: Path) -> dict[str, dict[str, Any]]:
-    """Return a sweep's job records by folder name; a job that left none has status 'no record'."""
-    found = {}
-    for job in sorted(path for path in directory.iterdir() if path.is_dir()):
-        if (job / "run.json").is_file():
-            found[job.name] = json.loads((job / "run.json").read_text("utf-8"))
-        elif (job / ".hydra").is_dir():
-            found[job.name] = {"status": "no record", "reason": "it ended before it was locked"}
-    return dict(sorted(found.items(), key=lambda item: str(item[1].get("started", ""))))

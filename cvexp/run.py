@@ -1,5 +1,6 @@
 """One run, stage by stage: from a composed config to a record."""
 
+import gc
 import json
 import os
 import time
@@ -17,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from cvexp import freeze, record
 from cvexp.atomic import write_atomically
 from cvexp.checkpoint import AtomicCheckpointIO, LastAndBest
-from cvexp.config import build, check, factors, identity
+from cvexp.config import build, check, factors, identity, unresolved
 from cvexp.console import config_tree, counts_table, quieten_lightning, run_table, show, stage, warn
 from cvexp.data import Data
 from cvexp.loader import Loaders, Order
@@ -26,22 +27,38 @@ from cvexp.model import Network
 from cvexp.module import Classifier
 from cvexp.progress import Bar
 from cvexp.randomness import Stream, torch_seed
-from cvexp.trainer import limited, root_device
+from cvexp.trainer import check_limits, limited, root_device
 
 
 def main(config: DictConfig) -> None:
     """Run one job in the directory that Hydra made for it, and keep its record, however it ends."""
     began, hydra = time.perf_counter(), HydraConfig.get()
     quieten_lightning()
-    set_by_hand = factors(config, list(hydra.overrides.task), OverridesParser.create())
+    gc.collect()  # a job before this one in the process must not count in this one's peak memory
+    torch.cuda.empty_cache()
+    typed: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    set_by_hand = factors(config, typed, OverridesParser.create())
     with record.open_record(Path(hydra.runtime.output_dir), set_by_hand) as run:
-        _execute(config, run, began)
+        _keep_config(run.run_dir / ".hydra", config, hydra, typed)
+        try:
+            _execute(config, typed, run, began)
+        except SystemExit as stop:  # what Lightning makes of Ctrl-C
+            raise KeyboardInterrupt from stop
 
 
-def _execute(config: DictConfig, run: record.Record, began: float) -> None:
+def _keep_config(folder: Path, config: DictConfig, hydra: Any, typed: list[str]) -> None:
+    """Write what Hydra writes, unresolved, now that the directory is known to be this run's."""
+    folder.mkdir()
+    OmegaConf.save(config, folder / "config.yaml")
+    OmegaConf.save(OmegaConf.create(typed), folder / "overrides.yaml")
+    OmegaConf.save(OmegaConf.create({"hydra": hydra}), folder / "hydra.yaml")
+
+
+def _execute(config: DictConfig, typed: list[str], run: record.Record, began: float) -> None:
     """Tell the story: check, model, data, loaders, freeze, module, trainer, fit, test, record."""
-    check(config)
-    run.update(name=config.name, tags=list(config.tags), identity=identity(config))
+    check(config, typed)
+    labels = {key: unresolved(config, key) for key in ("name", "tags")}
+    run.update(**labels, identity=identity(config))
     if config.show_config:
         plain: Any = OmegaConf.to_container(config)  # unresolved: a secret stays a reference
         show(config_tree(plain, list(run.fields["factors"])))
@@ -73,6 +90,7 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
     stage("freeze", freeze.describe(network))
     _report(run_dir, data, loaders.train.order, network)
 
+    check_limits(arguments, {split: len(getattr(loaders, split)) for split in data.splits})
     accumulation = build(config, "accumulation", len(loaders.train))
     batches = limited(len(loaders.train), arguments["limit_train_batches"])
     if accumulation > batches:  # limits serve debugging, so this is no error
@@ -114,12 +132,9 @@ def _execute(config: DictConfig, run: record.Record, began: float) -> None:
 
 def _fit(trainer: Trainer, module: Classifier, loaders: Loaders) -> None:
     """Train, and hold the run to its plan: a loader must not skip batches unnoticed."""
-    try:
-        trainer.fit(module, loaders.train, loaders.val)
-    except SystemExit as stop:  # what Lightning makes of Ctrl-C
-        raise KeyboardInterrupt from stop
+    trainer.fit(module, loaders.train, loaders.val)
     planned, attempted = module.horizon.total_steps, trainer.global_step
-    if attempted != planned and not (trainer.should_stop):
+    if attempted != planned and not trainer.should_stop:
         raise RuntimeError(f"{attempted} optimizer steps were made of the {planned} planned")
 
 
@@ -151,7 +166,9 @@ def _test(
 ) -> dict[str, dict[str, Any]]:
     """Test the last epoch's weights, and those of the epoch that validation chose, apart."""
     tests = len(loaders.test) > 0
-    module.tested_epoch = trainer.current_epoch
+    module.tested_epoch = -(-module.steps // max(module.horizon.steps_per_epoch, 1))
+    if module.evaluated_at.get("val") != module.steps and trainer.limit_val_batches:
+        trainer.validate(module, loaders.val, verbose=False)  # the last weights were not validated
     if tests:
         trainer.test(module, loaders.test, verbose=False)
     metrics, best = dict(module.results), dict(checkpoints.best)
@@ -159,7 +176,7 @@ def _test(
         split: dict(zip(module.classes, values, strict=True))
         for split, values in module.recall.items()
     }
-    if tests and checkpoints.best_path and best["epoch"] != trainer.current_epoch:
+    if tests and checkpoints.best_path and best["step"] != module.steps:
         state = torch.load(checkpoints.best_path, map_location=module.device, weights_only=True)
         module.load_state_dict(state["state_dict"])
         module.tested_epoch = int(best["epoch"])

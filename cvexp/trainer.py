@@ -1,10 +1,11 @@
 """Stage trainer: the arguments of Lightning's Trainer that no other group decides."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le
-from pydantic import StrictBool
+from pydantic import StrictBool, StringConstraints
 
 from cvexp.config import UsageError
 
@@ -14,6 +15,7 @@ ELSEWHERE = {
     "accumulate_grad_batches": "type accumulation=x4",
     "logger": "type tracker=tensorboard or tracker=none",
     "model_registry": "type tracker=tensorboard or tracker=none",
+    "profiler": "type debug=profile",
     "overfit_batches": "type debug=overfit",
     "default_root_dir": "type hydra.run.dir=FOLDER",
     "strategy": "type trainer=OPTION",
@@ -44,7 +46,7 @@ def single(
     min_epochs: Count | None,
     max_steps: Annotated[int, Ge(-1)],
     min_steps: Count | None,
-    max_time: str | None,
+    max_time: Annotated[str, StringConstraints(pattern=r"^\d\d:\d\d:\d\d:\d\d$")] | None,
     limit_train_batches: Limit,
     limit_val_batches: Limit,
     limit_test_batches: Limit,
@@ -59,7 +61,6 @@ def single(
     benchmark: bool,
     inference_mode: bool,
     detect_anomaly: bool,
-    profiler: Literal["simple", "advanced", "pytorch"] | None,
 ) -> dict[str, Any]:
     """Return Trainer arguments for one device.
 
@@ -96,3 +97,25 @@ def root_device(accelerator: str) -> torch.device:
 def limited(batches: int, limit: int | float) -> int:
     """Return how many of an epoch's batches a Lightning limit (number or fraction) lets through."""
     return min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+
+
+def check_limits(arguments: Mapping[str, Any], batches: Mapping[str, int]) -> None:
+    """Say before the first step that a limit leaves nothing of a split's batches.
+
+    Raises:
+        UsageError: a fraction that rounds to no batch, or validation that would never run.
+    """
+    for split, count in batches.items():
+        key = f"limit_{split}_batches"
+        if arguments[key] and count and not limited(count, arguments[key]):
+            raise UsageError(
+                f"trainer.{key}={arguments[key]} leaves none of the {count} batches; "
+                f"try trainer.{key}=1"
+            )
+    train = limited(batches["train"], arguments["limit_train_batches"])
+    every = arguments["val_check_interval"]
+    if (every > train) if isinstance(every, int) else (int(train * every) < 1):
+        raise UsageError(
+            f"trainer.val_check_interval={every} does not fit the {train} batches of an epoch; "
+            "try trainer.val_check_interval=1.0"
+        )

@@ -55,6 +55,19 @@ def test_help_imports_nothing_heavy() -> None:
         (["model=vit-tiny", "model.pretrained=false", "model.image_size=48"], ["data.size=64"]),
         (["loader.batch_size=2000", "loader.drop_last=true"], ["loader.batch_size=2000"]),
         ([*TOY, "scheduler.warmup_steps=500"], ["scheduler.warmup_steps=500", "20 steps"]),
+        ([*TOY, "trainer.limit_val_batches=0.001"], ["limit_val_batches=0.001", "none of the 3"]),
+        ([*TOY, "trainer.val_check_interval=100"], ["val_check_interval=100", "20 batches"]),
+        (["trainer.max_time=abc"], ["trainer.max_time='abc'"]),
+        (["trainer.profiler=simple"], ["debug=profile"]),
+        (["name=${nope}"], ["nope"]),
+        (["seed=${oc.env:NOPE}"], ["NOPE"]),
+        (["--nonsense"], ["--nonsense", "--hydra-help"]),
+        (["--config-dir"], ["--config-dir"]),
+        (["--help", "--config-dir=nowhere"], ["--config-dir=nowhere", "no such folder"]),
+        (
+            ["model=resnet18", "model.pretrained=false", "data.size=32", "loader.batch_size=314"],
+            ["one image", "loader.drop_last=true"],
+        ),
         (["trainer.accelerator=gpu"], ["trainer.accelerator=gpu", "trainer.accelerator=cpu"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -107,6 +120,19 @@ def test_hydras_own_flags_work(cvexp: Callable[..., Outcome]) -> None:
     assert "momentum: 0.9" in shown.out
     assert "Flags" in cvexp("--hydra-help").out
     assert cvexp("--info", "searchpath").code == 0
+
+
+def test_flags_may_stand_anywhere(cvexp: Callable[..., Outcome]) -> None:
+    shown = cvexp("optimizer=sgd", "--cfg", "job", "--package", "optimizer", "optimizer.lr=0.25")
+    assert shown.code == 0, shown.err
+    assert "lr: 0.25" in shown.out
+    assert cvexp("-sc", "install=bash").code == 0
+
+
+def test_a_sweep_may_name_options_by_pattern(cvexp: Callable[..., Outcome]) -> None:
+    outcome = cvexp("-m", *TOY, "trainer.fast_dev_run=true", "freeze=glob(*,exclude=full)")
+    assert outcome.code == 0, outcome.err
+    assert "2 of 2 completed" in outcome.out
 
 
 def test_a_users_own_options_need_no_clone(cvexp: Callable[..., Outcome], tmp_path: Path) -> None:

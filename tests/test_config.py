@@ -86,13 +86,13 @@ def test_identity_changes_with_the_result(override: str) -> None:
 )
 def test_check_names_the_key_and_the_value(override: str, named: str) -> None:
     with pytest.raises(config.UsageError) as raised:
-        config.check(composed(*override.split()))
+        config.check(composed(*override.split()), [])
     assert named in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_an_int_serves_as_a_float() -> None:
-    config.check(composed("optimizer.lr=1"))
+    config.check(composed("optimizer.lr=1"), [])
 
 
 # What Hydra's own block-list let through (traps.md 24), and ways through our own modules.
@@ -114,7 +114,7 @@ def test_an_int_serves_as_a_float() -> None:
 def test_only_functions_of_the_group_may_be_targets(target: str) -> None:
     hostile = composed(f"freeze._target_='{target}'")
     with pytest.raises(config.UsageError, match=r"freeze\._target_"):
-        config.check(hostile)
+        config.check(hostile, [])
     with pytest.raises(config.UsageError, match=r"freeze\._target_"):
         config.build(hostile, "freeze", None)
 
@@ -123,7 +123,9 @@ def test_a_trusted_package_may_be_a_target(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "mine.py").write_text("def nothing(network, /):\n    return 'mine'\n")
     monkeypatch.syspath_prepend(tmp_path)
     trusting = composed("freeze._target_=mine.nothing", "trusted_packages=[mine]")
-    config.check(trusting)
+    with pytest.raises(config.UsageError, match="stands in a file"):
+        config.check(trusting, [])
+    config.check(trusting, ["trusted_packages=[mine]"])
     assert config.build(trusting, "freeze", None) == "mine"
 
 

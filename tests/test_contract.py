@@ -57,7 +57,7 @@ def test_group_has_module_and_default(group: str) -> None:
 @pytest.mark.parametrize(("group", "option"), PAIRS)
 def test_option_composes_and_passes_the_check(group: str, option: str) -> None:
     """The check is the contract: target in cvexp.<group>, keys == keyword-only names, types."""
-    config.check(composed(f"{group}={option}", *NEEDS.get((group, option), [])))
+    config.check(composed(f"{group}={option}", *NEEDS.get((group, option), [])), [])
 
 
 @pytest.mark.parametrize("path", sorted(config.CONF.rglob("*.yaml")), ids=lambda path: path.name)

@@ -207,6 +207,18 @@ def test_timm_families_have_stages_and_a_head(name: str) -> None:
     check_partition(timm(name))
 
 
+@pytest.mark.parametrize(
+    "name", ["vit_small_patch14_dinov2", "aimv2_large_patch14_224", "rdnet_tiny"]
+)
+def test_networks_without_a_head_or_a_coarse_grouping_can_be_tuned(name: str) -> None:
+    with torch.device("meta"):
+        network = timm(name)
+        network.replace_head(7)
+        assert network.module.num_classes == 7
+    assert any(network.in_head(n) for n, _ in network.module.named_parameters())
+    assert len(network.stages) >= 4
+
+
 def check_partition(network: Network) -> None:
     """Stages and head hold every parameter once, and two stages are not the whole trunk."""
     module: nn.Module = network.module

@@ -1,7 +1,6 @@
 """The record of a run: written at every change, whole, and true to what ran."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -114,25 +113,27 @@ def test_how_a_run_ended(
     assert found["ended"]
 
 
+@pytest.mark.parametrize("batches", [1, 20])
 def test_a_loss_that_is_no_number_ends_the_run(
-    cvexp: Callable[..., Outcome], tmp_path: Path
+    batches: int, cvexp: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    """Lightning trains on to the end with NaN weights and exits 0 (traps.md 13)."""
+    """Lightning trains on with NaN weights and exits 0 (traps.md 13); also on a run's last step."""
     outcome = cvexp(
-        *TOY, "optimizer=sgd", "optimizer.lr=1e30", "scheduler=constant", "tracker=none"
+        *TOY,
+        "optimizer=sgd",
+        "optimizer.lr=1e30",
+        "scheduler=constant",
+        "tracker=none",
+        f"trainer.limit_train_batches={batches}",
     )
     assert outcome.code == 1
     found = outcome.record(tmp_path)
     assert found["status"] == "diverged"
     assert "learning rate of 1e+30" in found["reason"]
-    checkpoints = next(tmp_path.glob("multirun/*")) / "checkpoints"
-    assert not checkpoints.exists()
-    lines = next(tmp_path.glob("multirun/*/metrics.jsonl"), None)
-    assert lines is None or not any(math.isnan(x) for x in _numbers(lines))
-
-
-def _numbers(path: Path) -> list[float]:
-    return [v for line in path.read_text().splitlines() for v in json.loads(line).values()]
+    (run_dir,) = tmp_path.glob("multirun/*")
+    assert not (run_dir / "checkpoints").exists()
+    for path in (run_dir / "run.json", run_dir / "metrics.jsonl"):
+        assert not path.exists() or "NaN" not in path.read_text()
 
 
 def test_a_directory_in_use_is_locked(tmp_path: Path) -> None:
@@ -160,10 +161,76 @@ def test_a_directory_in_use_is_locked(tmp_path: Path) -> None:
         assert str(os.getpid()) in (tmp_path / ".lock").read_text()
 
 
-def test_a_directory_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
-    with record.open_record(tmp_path, {}) as run:
-        run.end("completed")
-    before = (tmp_path / "run.json").read_bytes()
-    with pytest.raises(UsageError, match="already holds a run"), record.open_record(tmp_path, {}):
-        pass
-    assert (tmp_path / "run.json").read_bytes() == before
+def test_a_directory_that_holds_a_run_is_left_as_it_was(
+    cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """Every byte of it: Hydra alone would write its config and its log over the old ones."""
+    quick = [*TOY, "trainer.fast_dev_run=true", "hydra.run.dir=once"]
+    assert cvexp(*quick, "optimizer.lr=0.005").code == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "once").rglob("*") if p.is_file()}
+    assert b"lr: 0.005" in before[tmp_path / "once" / ".hydra" / "config.yaml"]
+    outcome = cvexp(*quick, "optimizer.lr=0.009")
+    assert outcome.code == 2
+    assert "already holds a run" in outcome.err
+    after = {p: p.read_bytes() for p in (tmp_path / "once").rglob("*") if p.is_file()}
+    ours = tmp_path / "once" / ".lock"
+    assert {**before, ours: b""} == {**after, ours: b""}
+
+
+def test_a_secret_appears_in_no_file(
+    cvexp: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    hidden = ["name=${oc.env:SECRET}", "tags=['${oc.env:SECRET}']", "show_config=true"]
+    assert cvexp(*TOY, "trainer.limit_train_batches=2", *hidden).code == 0
+    wrong = cvexp(*TOY, "optimizer.lr=${oc.env:SECRET}")
+    assert wrong.code == 2
+    assert "hunter2" not in wrong.out + wrong.err
+    assert "optimizer.lr=${oc.env:SECRET}" in wrong.err
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"hunter2" not in path.read_bytes(), path
+
+
+def test_metrics_belong_to_the_weights_they_stand_beside(
+    cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """Validation every second epoch, and a last epoch without one (traps.md 27b)."""
+    outcome = cvexp(
+        *TOY,
+        "trainer.max_epochs=3",
+        "trainer.limit_train_batches=4",
+        "trainer.check_val_every_n_epoch=2",
+        "tracker=none",
+    )
+    assert outcome.code == 0, outcome.err
+    third = next(line for line in outcome.out.splitlines() if line.startswith("epoch 3/3"))
+    assert "val/accuracy" not in third
+    (log,) = tmp_path.glob("multirun/*/metrics.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    validated = [(line["epoch"], line["step"]) for line in lines if "val/loss" in line]
+    assert validated == [(2, 8), (3, 12)]
+    found = outcome.record(tmp_path)
+    assert found["metrics"]["val/loss"] == [x["val/loss"] for x in lines if "val/loss" in x][-1]
+    assert found["metrics_best"]["epoch"] == 2
+    assert found["metrics_best"]["test/loss"] != found["metrics"]["test/loss"]
+
+
+def test_max_steps_cuts_an_epoch_short(cvexp: Callable[..., Outcome], tmp_path: Path) -> None:
+    outcome = cvexp(*TOY, "trainer.max_epochs=5", "trainer.max_steps=25", "tracker=none")
+    assert outcome.code == 0, outcome.err
+    assert "epoch 2/2     train/loss" in outcome.out
+    assert "s left" not in outcome.out.splitlines()[-9]
+    found = outcome.record(tmp_path)
+    assert found["effective"]["optimizer_steps"] == 25
+    assert found["effective"]["lr_last"] == pytest.approx(0)
+
+
+def test_best_within_an_epoch_is_tested_as_such(
+    cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """Steps too small to change an answer: the first of equals is in mid-epoch, and is tested."""
+    recipe = ["trainer.limit_train_batches=6", "trainer.val_check_interval=3", "freeze=last"]
+    assert cvexp(*TOY, *recipe, "optimizer.lr=1e-6").code == 0
+    found = Outcome(0, "", "").record(tmp_path)
+    assert found["metrics_best"]["step"] == 3
+    assert found["metrics_best"]["test/loss"] != found["metrics"]["test/loss"]

@@ -49,6 +49,9 @@ class Network:
 
     def replace_head(self, num_classes: int) -> None:
         """Replace each old classifier by a new, randomly initialised one of num_classes outputs."""
+        if hasattr(self.module, "reset_classifier"):  # timm's own way, for heads of any kind
+            self.module.reset_classifier(num_classes)  # type: ignore[operator]
+            return
         for name in self.head:
             old = self.module.get_submodule(name)
             new: nn.Module
@@ -59,8 +62,6 @@ class Network:
                 new = nn.Linear(old.in_features, num_classes, bias=old.bias is not None)
             parent, _, leaf = name.rpartition(".")
             setattr(self.module.get_submodule(parent), leaf, new)
-        if hasattr(self.module, "num_classes"):
-            self.module.num_classes = num_classes  # type: ignore[assignment]  # timm keeps a number
 
     def take_channels(self, channels: int) -> None:
         """Let the network see grey images: its first convolution summed over its three channels.
@@ -144,15 +145,7 @@ def _stages(network: Network) -> list[Stage]:
         for name, parameter in module.named_parameters()
         if not network.in_head(name)
     }
-    if hasattr(module, "group_matcher"):
-        from timm.models import group_parameters
-
-        ordinal = group_parameters(module, module.group_matcher(coarse=True), reverse=True)
-        groups: list[list[str]] = [[] for _ in range(max(ordinal.values()) + 1)]
-        for name in parameters:
-            groups[ordinal[name]].append(name)
-    else:
-        groups = _tree_groups(module, parameters)
+    groups = _timm_groups(module, parameters) or _tree_groups(module, parameters)
     merged: list[list[str]] = []
     for group in filter(None, groups):
         if merged and all(parameters[name].dim() <= 1 for name in group):
@@ -160,6 +153,22 @@ def _stages(network: Network) -> list[Stage]:
         else:
             merged.append(group)
     return [Stage(_name(group, merged), group) for group in merged]
+
+
+def _timm_groups(module: Any, parameters: Iterable[str]) -> list[list[str]] | None:
+    """Return timm's own coarse grouping, or None for a network that has none."""
+    if not hasattr(module, "group_matcher"):
+        return None
+    from timm.models import group_parameters
+
+    try:
+        ordinal = group_parameters(module, module.group_matcher(coarse=True), reverse=True)
+    except (AssertionError, NotImplementedError):  # it has a fine grouping alone
+        return None
+    groups: list[list[str]] = [[] for _ in range(max(ordinal.values()) + 1)]
+    for name in parameters:
+        groups[ordinal[name]].append(name)
+    return groups
 
 
 def _tree_groups(module: nn.Module, parameters: dict[str, nn.Parameter]) -> list[list[str]]:
