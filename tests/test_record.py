@@ -230,7 +230,7 @@ def test_best_within_an_epoch_is_tested_as_such(
 ) -> None:
     """Steps too small to change an answer: the first of equals is in mid-epoch, and is tested."""
     recipe = ["trainer.limit_train_batches=6", "trainer.val_check_interval=3", "freeze=last"]
-    assert cvexp(*TOY, *recipe, "optimizer.lr=1e-6").code == 0
+    assert cvexp(*TOY, *recipe, "optimizer.lr=3e-5").code == 0
     found = Outcome(0, "", "").record(tmp_path)
     assert found["metrics_best"]["step"] == 3
     assert found["metrics_best"]["test/loss"] != found["metrics"]["test/loss"]
