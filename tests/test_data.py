@@ -104,3 +104,17 @@ def test_a_damaged_archive_is_an_error(tmp_path: Path) -> None:
         pass
     with pytest.raises(UsageError, match=r"data\.root"):
         cifar10(**CIFAR, root=str(tmp_path))
+
+
+def test_class_weights_are_balanced_as_scikit_learn_has_it() -> None:
+    from sklearn.utils.class_weight import compute_class_weight
+
+    data = digits(**{**ARGUMENTS, "class_weights": "balanced"})
+    labels = data.train.labels
+    expected = compute_class_weight("balanced", classes=np.arange(10), y=labels)
+    assert data.class_weights == pytest.approx(tuple(expected))
+    assert np.mean(np.array(data.class_weights)[labels]) == pytest.approx(1)
+    given = digits(**{**ARGUMENTS, "class_weights": [1.0] * 10})
+    assert given.class_weights == (1.0,) * 10
+    with pytest.raises(UsageError, match="must be 10 numbers, one a class"):
+        digits(**{**ARGUMENTS, "class_weights": [1.0]})

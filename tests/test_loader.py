@@ -117,6 +117,21 @@ def test_images_in_counts_what_batches_hold() -> None:
             assert order.images_in(start, stop) == sum(sizes[start:stop])
 
 
+def test_a_balanced_sampler_shows_each_class_as_often() -> None:
+    """With replacement, by (seed, epoch) alone; what it shows twice is augmented twice."""
+    labels = np.repeat([0, 1, 2], [900, 90, 10])
+    order = Order(1000, 64, seed=0, labels=labels)
+    keys = list(order)
+    indices = np.concatenate([key.indices for key in keys])
+    draws = np.concatenate([key.draws for key in keys])
+    assert np.abs(np.bincount(labels[indices]) / 1000 - 1 / 3).max() < 0.05
+    assert len(np.unique(draws)) == 1000
+    assert np.array_equal(draws % 1000, indices)
+    assert np.array_equal(np.concatenate([key.indices for key in order]), indices)
+    order.set_epoch(1)
+    assert not np.array_equal(np.concatenate([key.indices for key in order]), indices)
+
+
 def test_no_batch_at_all_is_an_error(data: Data) -> None:
     with pytest.raises(UsageError, match=r"loader\.batch_size=5000"):
         loader.albumentations(data, none(), 0, CPU, batch_size=5000, num_workers=0, drop_last=True)

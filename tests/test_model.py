@@ -171,6 +171,18 @@ def test_an_image_size_that_the_network_cannot_take() -> None:
         vit.check_size(50)
 
 
+@pytest.mark.parametrize("make", [timm, torchvision], ids=["timm", "torchvision"])
+def test_one_channel_answers_as_three_equal_ones(make: object) -> None:
+    torch.manual_seed(0)
+    colour = make("resnet18").module.eval()
+    torch.manual_seed(0)
+    grey = make("resnet18", channels=1)
+    images = torch.randn(2, 1, 64, 64)
+    assert torch.allclose(grey.module.eval()(images), colour(images.repeat(1, 3, 1, 1)), atol=1e-4)
+    grey.check_size(64)
+    assert (len(grey.mean), len(grey.std)) == (1, 1)
+
+
 def test_resnet18_stages() -> None:
     for network in (timm("resnet18"), torchvision("resnet18")):
         assert [stage.name for stage in network.stages[-2:]] == ["layer3", "layer4"]

@@ -65,3 +65,21 @@ def test_tally_is_micro_over_batches_of_any_size() -> None:
     whole = torch.nn.functional.cross_entropy(logits, labels)
     assert loss / images == pytest.approx(float(whole))
     assert (correct, images) == (float((logits.argmax(1) == labels).sum()), 10)
+
+
+def test_class_weights_act_on_the_training_loss_alone() -> None:
+    """The mean over images of weight x loss: an image counts the same in any batch."""
+    weights = [0.5, 2.0, 0.0, 1.0] + [1.0] * 6
+    module = classifier(class_weights=weights)
+    module.eval()
+    loss, logits = module._loss(BATCH, module._class_weights)
+    plain, _ = module._loss(BATCH, None)
+    each = torch.nn.functional.cross_entropy(logits, BATCH.labels, reduction="none")
+    assert float(loss) == pytest.approx(float((each * torch.tensor(weights[:4])).sum()) / 4)
+    assert float(plain) == pytest.approx(float(each.mean()))
+
+
+def test_a_checkpoint_keeps_the_label_space() -> None:
+    checkpoint: dict[str, object] = {}
+    classifier().on_save_checkpoint(checkpoint)
+    assert checkpoint["classes"] == [str(i) for i in range(10)]

@@ -216,12 +216,15 @@ def _stratified(
             f"the {split} split cannot be drawn: one image is left in {', '.join(small[:10])}; add "
             "images there, or give the splits as folders train, val and test"
         )
-    try:
-        rest, part = train_test_split(
-            pool, test_size=fraction, random_state=split_seed, stratify=[labels[i] for i in pool]
+    least = len(counts) / len(pool)  # one image of each class, here and in what is left
+    if not len(counts) <= fraction * len(pool) <= len(pool) - len(counts):
+        raise UsageError(
+            f"data.{split}_fraction leaves a class without an image: {len(pool)} images of "
+            f"{len(counts)} classes are to be split; try data.{split}_fraction={least + 0.05:.2f}"
         )
-    except ValueError as error:
-        raise UsageError(f"data.{split}_fraction cannot be met: {error}") from error
+    rest, part = train_test_split(
+        pool, test_size=fraction, random_state=split_seed, stratify=[labels[i] for i in pool]
+    )
     return np.sort(rest), np.sort(part)
 
 

@@ -139,7 +139,7 @@ def _pixels_path(findings: Sequence[Finding], form: Form, cache_dir: Path) -> Pa
 def _load_findings(path: Path) -> list[Finding] | None:
     try:
         return [Finding(*row) for row in json.loads(path.read_text("utf-8"))]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
