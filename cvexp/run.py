@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import os
 import time
 from contextlib import closing
@@ -88,10 +89,10 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
     network.replace_head(len(data.classes))
     build(config, "freeze", network)
     stage("freeze", freeze.describe(network))
-    _report(run_dir, data, loaders.train.order, network)
 
     check_limits(arguments, {split: len(getattr(loaders, split)) for split in data.splits})
     accumulation = build(config, "accumulation", len(loaders.train))
+    _report(run_dir, data, loaders.train.order, network, accumulation)
     batches = limited(len(loaders.train), arguments["limit_train_batches"])
     if accumulation > batches:  # limits serve debugging, so this is no error
         warn(f"a step averages {batches} batches, not {accumulation}: the epoch is limited to them")
@@ -138,7 +139,7 @@ def _fit(trainer: Trainer, module: Classifier, loaders: Loaders) -> None:
         raise RuntimeError(f"{attempted} optimizer steps were made of the {planned} planned")
 
 
-def _report(run_dir: Path, data: Data, order: Order, network: Network) -> None:
+def _report(run_dir: Path, data: Data, order: Order, network: Network, accumulation: int) -> None:
     """Write data.json, and say of the training batches what a person should know before epoch 0.
 
     Raises:
@@ -146,9 +147,13 @@ def _report(run_dir: Path, data: Data, order: Order, network: Network) -> None:
     """
     batches = len(order)
     last = order.images_in(batches - 1, batches)
-    loader = {"batches_per_epoch": batches, "images_in_last_batch": last}
-    unseen = order.length - order.images_in(0, batches)
-    report = {**data.report, "loader": {**loader, "images_not_seen_per_epoch": unseen}}
+    loader = {
+        "batches_per_epoch": batches,
+        "steps_per_epoch": math.ceil(batches / accumulation),
+        "images_in_last_batch": last,
+        "images_not_seen_per_epoch": order.length - order.images_in(0, batches),
+    }
+    report = {**data.report, "loader": loader}
     text = json.dumps(report, indent=2, ensure_ascii=False)
     write_atomically(run_dir / "data.json", text.encode("utf-8", "backslashreplace"))
     network.check_batch(last)

@@ -409,6 +409,7 @@ def test_a_run_on_files_of_all_modes(
     text = json.loads(report.read_text())
     assert text["loader"] == {
         "batches_per_epoch": 3,
+        "steps_per_epoch": 3,
         "images_in_last_batch": 12,
         "images_not_seen_per_epoch": 0,
     }

@@ -1,6 +1,7 @@
 """From a listing to Data: bad files dropped, one label space, splits drawn, the report written."""
 
 import hashlib
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -217,7 +218,7 @@ def _stratified(
             "images there, or give the splits as folders train, val and test"
         )
     least = len(counts) / len(pool)  # one image of each class, here and in what is left
-    if not len(counts) <= fraction * len(pool) <= len(pool) - len(counts):
+    if not len(counts) <= math.ceil(fraction * len(pool)) <= len(pool) - len(counts):
         raise UsageError(
             f"data.{split}_fraction leaves a class without an image: {len(pool)} images of "
             f"{len(counts)} classes are to be split; try data.{split}_fraction={least + 0.05:.2f}"
