@@ -2,11 +2,11 @@
 
 python benchmarks/data.py [--images 2000] [--workers 2] [--repeats 5]
 
-Same files, same workers, the same resizing (shorter side to 224, bicubic, centre cut), uint8 batches
-of 64, no augmentation. Each repeat starts with an empty cache and takes both in turn, so that a slow
-minute slows both. An epoch of cvexp's begins with nothing but the folder's name: the first opens,
-checks and hashes every file, the second starts anew over what the first kept. Prints medians over the
-repeats, and the median of each repeat's ratio.
+Same files, same workers, the same resizing (shorter side to 224, bicubic, centre cut), uint8
+batches of 64, no augmentation. Each repeat starts with an empty cache and takes both in turn, so that a
+slow minute slows both. An epoch of cvexp's begins with nothing but the folder's name: the first
+opens, checks and hashes every file, the second starts anew over what the first kept. Prints medians
+over the repeats, and the median of each repeat's ratio.
 """
 
 import argparse
@@ -107,9 +107,7 @@ def main() -> None:
             for n in (1, 2):
                 rows[f"theirs {n}"].append(theirs.epoch())
                 rows[f"ours {n}"].append(ours(root, cache, asked.workers))
-    print(
-        f"{asked.images} JPEG files, {asked.workers} workers, n={asked.repeats}, {platform.machine()}"
-    )
+    print(f"{asked.images} JPEG files, {asked.workers} workers, n={asked.repeats}")
     print("| epoch | ImageFolder, images/s | cvexp, images/s | ratio |\n|---|---|---|---|")
     for n in (1, 2):
         a, b = rows[f"theirs {n}"], rows[f"ours {n}"]

@@ -438,7 +438,7 @@ def test_a_class_name_that_no_page_can_show_is_refused(
 ) -> None:
     root = album(tmp_path / "a", {"cat": 5, "dog": 5})
     os.rename(root / "dog", os.fsencode(root) + b"/" + name)
-    with pytest.raises(UsageError, match="the class name .* no page can show"):
+    with pytest.raises(UsageError, match=r"the class name .* no page can show"):
         read(root)
 
 
