@@ -3,10 +3,10 @@
 python benchmarks/data.py [--images 2000] [--workers 2] [--repeats 5]
 
 Same files, same workers, the same resizing (shorter side to 224, bicubic, centre cut), uint8
-batches of 64, no augmentation. Each repeat starts with an empty cache and takes both in turn, so that a
-slow minute slows both. An epoch of cvexp's begins with nothing but the folder's name: the first
-opens, checks and hashes every file, the second starts anew over what the first kept. Prints medians
-over the repeats, and the median of each repeat's ratio.
+batches of 64, no augmentation. Each repeat starts with an empty cache and takes both in turn, so
+that a slow minute slows both. An epoch of cvexp's begins with nothing but the folder's name: the
+first opens, checks and hashes every file, the second starts anew over what the first kept. Prints
+medians over the repeats, and the median of each repeat's ratio.
 """
 
 import argparse

@@ -5,7 +5,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,28 +22,36 @@ Weights = Literal["none", "balanced"] | list[float]
 OnError = Literal["raise", "skip"]
 
 
+class Choices(NamedTuple):
+    """What every source lets its user choose."""
+
+    form: Form
+    fractions: tuple[
+        float, float
+    ]  # val and test, of all images, where the source has no such split
+    split_seed: int
+    class_weights: Weights
+    sampler: Sampler
+    classes_file: str | None = None
+
+
 def from_listing(
     source: str,
     root: Path,
     listing: Listing,
+    choices: Choices,
     *,
-    form: Form,
-    classes_file: str | None,
-    fractions: tuple[float, float],
-    split_seed: int,
     on_error: OnError,
-    class_weights: Weights,
-    sampler: Sampler,
     cache: Cache,
     cache_dir: str,
 ) -> Data:
     """Open every file, drop or refuse the bad ones, and return what is left as Data.
 
     Raises:
-        UsageError: a bad file under on_error=raise, and what `from_arrays` raises.
+        UsageError: a bad file under on_error=raise, and what `from_samples` raises.
     """
     paths = [sample.path for sample in listing.samples]
-    findings, store = inspect(paths, form, cache, Path(cache_dir).expanduser())
+    findings, store = inspect(paths, choices.form, cache, Path(cache_dir).expanduser())
     names = [_relative(path, root) for path in paths]
     dropped = [
         {
@@ -77,12 +85,7 @@ def from_listing(
         [sample.split for sample in samples],
         [names[row] for row in good],
         [findings[row].sha256 for row in good],
-        form=form,
-        classes_file=classes_file,
-        fractions=fractions,
-        split_seed=split_seed,
-        class_weights=class_weights,
-        sampler=sampler,
+        choices,
         dropped=dropped,
         report={
             "ignored": dict(listing.ignored),
@@ -100,13 +103,8 @@ def from_samples(
     given: Sequence[str | None],
     names: Sequence[str],
     hashes: Sequence[str],
+    choices: Choices,
     *,
-    form: Form,
-    classes_file: str | None,
-    fractions: tuple[float, float],
-    split_seed: int,
-    class_weights: Weights,
-    sampler: Sampler,
     dropped: list[dict[str, str]],
     report: dict[str, Any],
     order: Sequence[str] | None = None,
@@ -115,15 +113,15 @@ def from_samples(
 
     Args:
         labels, given, names, hashes: (N,) class name, split or None, file name, content hash.
-        fractions: (val, test), of all images.
         order: the source's own order of classes, where it has one.
 
     Raises:
         UsageError: the label space, the splits or the weights cannot be made.
     """
-    parts = draw_splits(labels, given, fractions, split_seed)
+    form = choices.form
+    parts = draw_splits(labels, given, choices.fractions, choices.split_seed)
     named = {split: [labels[i] for i in part] for split, part in parts.items()}
-    classes = tuple(order) if order is not None else label_space(named, classes_file)
+    classes = tuple(order) if order is not None else label_space(named, choices.classes_file)
     position = {name: i for i, name in enumerate(classes)}
     numbers = np.array([position[name] for name in labels], np.int64)
     digest = hashlib.sha256(repr(classes).encode("utf-8", "backslashreplace"))
@@ -156,8 +154,8 @@ def from_samples(
         classes,
         **splits,
         sha256=digest.hexdigest(),
-        class_weights=_weights(class_weights, counts["train"]),
-        sampler=sampler,
+        class_weights=_weights(choices.class_weights, counts["train"]),
+        sampler=choices.sampler,
         dropped=dropped,
         report=report,
     )

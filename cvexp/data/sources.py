@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from cvexp.config import UsageError, did_you_mean
-from cvexp.data.assemble import OnError, Weights, from_listing, from_samples
+from cvexp.data.assemble import Choices, OnError, Weights, from_listing, from_samples
 from cvexp.data.decode import Resize
 from cvexp.data.images import Data, Sampler
 from cvexp.data.inspect import Cache
@@ -43,11 +43,13 @@ def digits(
         "digits",
         {None: (images, bunch.target)},
         [str(name) for name in bunch.target_names],
-        Form(size, "squash", channels, images[0].size),
-        fractions=(val_fraction, test_fraction),
-        split_seed=split_seed,
-        class_weights=class_weights,
-        sampler=sampler,
+        Choices(
+            Form(size, "squash", channels, images[0].size),
+            (val_fraction, test_fraction),
+            split_seed,
+            class_weights,
+            sampler,
+        ),
     )
 
 
@@ -63,7 +65,8 @@ def cifar10(
 ) -> Data:
     """Return CIFAR-10, its validation split taken from the training half."""
     form = Form(size, "squash", channels, 32 * 32)
-    return _cifar("CIFAR10", root, form, val_fraction, split_seed, class_weights, sampler)
+    choices = Choices(form, (val_fraction, 0.0), split_seed, class_weights, sampler)
+    return _cifar("CIFAR10", root, choices)
 
 
 def cifar100(
@@ -78,7 +81,8 @@ def cifar100(
 ) -> Data:
     """Return CIFAR-100, its validation split taken from the training half."""
     form = Form(size, "squash", channels, 32 * 32)
-    return _cifar("CIFAR100", root, form, val_fraction, split_seed, class_weights, sampler)
+    choices = Choices(form, (val_fraction, 0.0), split_seed, class_weights, sampler)
+    return _cifar("CIFAR100", root, choices)
 
 
 def folder(
@@ -103,13 +107,15 @@ def folder(
         f"folder {Path(root).name}",
         Path(root),
         list_folder(root),
-        form=Form(size, resize, channels, max_pixels),
-        classes_file=classes,
-        fractions=(val_fraction, test_fraction),
-        split_seed=split_seed,
+        Choices(
+            Form(size, resize, channels, max_pixels),
+            (val_fraction, test_fraction),
+            split_seed,
+            class_weights,
+            sampler,
+            classes,
+        ),
         on_error=on_error,
-        class_weights=class_weights,
-        sampler=sampler,
         cache=cache,
         cache_dir=cache_dir,
     )
@@ -140,13 +146,15 @@ def table(
         f"table {Path(path).name}",
         Path(path).parent,
         list_table(path, path_column, label_column, split_column, classes),
-        form=Form(size, resize, channels, max_pixels),
-        classes_file=classes,
-        fractions=(val_fraction, test_fraction),
-        split_seed=split_seed,
+        Choices(
+            Form(size, resize, channels, max_pixels),
+            (val_fraction, test_fraction),
+            split_seed,
+            class_weights,
+            sampler,
+            classes,
+        ),
         on_error=on_error,
-        class_weights=class_weights,
-        sampler=sampler,
         cache=cache,
         cache_dir=cache_dir,
     )
@@ -192,11 +200,7 @@ def torchvision(
         f"torchvision {name}",
         {split: (images[split], labels[split]) for split in parts},
         list(classes),
-        form,
-        fractions=(val_fraction, test_fraction),
-        split_seed=split_seed,
-        class_weights=class_weights,
-        sampler=sampler,
+        Choices(form, (val_fraction, test_fraction), split_seed, class_weights, sampler),
     )
 
 
@@ -236,15 +240,7 @@ def _torchvision_set(kind: Any, root: str, choice: dict[str, Any], downloads: bo
         return kind(root, **choice, download=True)
 
 
-def _cifar(
-    name: str,
-    root: str,
-    form: Form,
-    val_fraction: float,
-    split_seed: int,
-    class_weights: Weights,
-    sampler: Sampler,
-) -> Data:
+def _cifar(name: str, root: str, choices: Choices) -> Data:
     from torchvision import datasets
 
     kind = getattr(datasets, name)
@@ -261,11 +257,7 @@ def _cifar(
         name.lower(),
         {split: (half.data, np.asarray(half.targets)) for split, half in halves.items()},
         list(halves["train"].classes),
-        form,
-        fractions=(val_fraction, 0.0),
-        split_seed=split_seed,
-        class_weights=class_weights,
-        sampler=sampler,
+        choices,
     )
 
 
@@ -273,12 +265,7 @@ def _from_arrays(
     source: str,
     parts: dict[Any, tuple[NDArray[np.uint8], NDArray[np.int64]]],
     classes: list[str],
-    form: Form,
-    *,
-    fractions: tuple[float, float],
-    split_seed: int,
-    class_weights: Weights,
-    sampler: Sampler,
+    choices: Choices,
 ) -> Data:
     """Return Data of arrays: split (None: to be drawn) -> images and labels."""
     images = np.concatenate([part for part, _ in parts.values()])
@@ -290,18 +277,13 @@ def _from_arrays(
     hashes = [hashlib.sha256(np.ascontiguousarray(image).data).hexdigest() for image in images]
     return from_samples(
         source,
-        Arrays(images, form),
+        Arrays(images, choices.form),
         np.arange(len(images)),
         labels,
         given,
         names,
         hashes,
-        form=form,
-        classes_file=None,
-        fractions=fractions,
-        split_seed=split_seed,
-        class_weights=class_weights,
-        sampler=sampler,
+        choices,
         dropped=[],
         report={},
         order=classes,
