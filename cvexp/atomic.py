@@ -10,9 +10,9 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
     The temporary file lies beside the target: a rename across file systems is a copy
     (Lightning#21253).
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")  # pids repeat across hosts
     try:
-        with beside.open("wb") as file:
+        with beside.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

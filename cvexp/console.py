@@ -2,6 +2,7 @@
 
 import io
 import logging
+import statistics
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -131,10 +132,12 @@ def run_table(record: Mapping[str, Any]) -> Table:
 
 
 def counts_table(counts: Mapping[str, Mapping[str, int]]) -> Table:
-    """Return the images of each class in each split as a table."""
-    table = Table("class", *counts)
-    for name in next(iter(counts.values())):
-        table.add_row(Text(name), *(f"{split[name]:,}" for split in counts.values()))
+    """Return, for each split, its images and how many a class has, as a table."""
+    table = Table("split", "images", "classes", "fewest a class", "median", "most")
+    for split, by_class in counts.items():
+        n = [count for count in by_class.values() if count] or [0]
+        spread = (min(n), statistics.median(n), max(n))
+        table.add_row(split, f"{sum(n):,}", f"{len(n):,}", *(f"{x:,.0f}" for x in spread))
     return table
 
 

@@ -162,8 +162,9 @@ def _report(run_dir: Path, data: Data, order: Order, network: Network, accumulat
             f"the {order.length} training images are less than one loader.batch_size="
             f"{order.batch_size}; try loader.batch_size={max(order.length // 4, 1)}"
         )
-    if len(data.classes) <= 20 and data.report.get("width"):
-        show(counts_table(data.report["counts"]))
+    show(counts_table(data.report["counts"]))
+    if ignored := data.report.get("ignored"):
+        stage("", "passed over: " + ", ".join(f"{n} {why}" for why, n in ignored.items()))
 
 
 def _test(

@@ -31,6 +31,11 @@ def test_exif_orientation_is_applied(tmp_path: Path) -> None:
     assert found[0, 1].tolist() == [255] * 3
 
 
+def test_16_bit_transparency_is_white_too(tmp_path: Path) -> None:
+    values = Image.fromarray(np.array([[1000, 2000]], np.uint16))
+    assert saved(values, tmp_path / "x.png", transparency=1000)[0].tolist() == [[255] * 3, [8] * 3]
+
+
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
 def test_transparency_is_laid_over_white(mode: str, tmp_path: Path) -> None:
     """What colour lies under a transparent pixel must not matter (traps.md 6)."""

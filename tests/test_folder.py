@@ -1,5 +1,6 @@
 """Your own images: what happens to each file and each label, before epoch 0."""
 
+import errno
 import hashlib
 import json
 import os
@@ -200,6 +201,35 @@ def test_duplicates_across_splits_are_found(
     assert any("train:train/cat/copy.png" in pair and "val:val/dog/0.png" in pair for pair in pairs)
 
 
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        (["Train", "VAL", "testing"], None),
+        (["training", "valid"], None),
+        (["val", "test"], "has test, val beside no train"),
+        (["train", "val", "validation"], "val and validation are both the val split"),
+        (["car", "bus", "train"], "has train beside bus, car: either its folders are classes"),
+    ],
+)
+def test_folders_that_are_splits_are_not_taken_for_classes(
+    folders: list[str], said: str | None, read: Callable[..., Data], tmp_path: Path
+) -> None:
+    for i, name in enumerate(folders):
+        album(tmp_path / "a" / name, {"cat": 5, "dog": 5}, start=100 * i)
+    if said:
+        with pytest.raises(UsageError, match=said):
+            read(tmp_path / "a")
+    else:
+        assert read(tmp_path / "a").classes == ("cat", "dog")
+
+
+def test_what_is_no_regular_file_is_passed_over(read: Callable[..., Data], tmp_path: Path) -> None:
+    """Opening a pipe would wait for ever."""
+    root = album(tmp_path / "a", {"cat": 5, "dog": 5})
+    os.mkfifo(root / "cat" / "pipe.jpg")
+    assert read(root).report["ignored"] == {"not a regular file": 1}
+
+
 # --- the cache
 
 
@@ -229,6 +259,55 @@ def test_a_second_run_decodes_nothing(
     moved = tmp_path / "b"
     root.rename(moved)  # the same content elsewhere: opened, but its pixels are there already
     assert read(moved).sha256 == changed.sha256
+
+
+def test_a_passing_fault_is_not_remembered_of_a_file(
+    read: Callable[..., Data], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files once must not drop a good image for good."""
+    root = album(tmp_path / "a", {"cat": 5, "dog": 5})
+    with monkeypatch.context() as broken:
+
+        def fail(*args: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        broken.setattr(inspection.Image, "open", fail)
+        with pytest.raises(UsageError, match="Too many open files; try again"):
+            read(root, on_error="skip")
+    assert read(root, on_error="skip").dropped == []
+
+
+@pytest.mark.parametrize("which", ["findings", "pixels"])
+@pytest.mark.parametrize("damage", [b"", b"[[", b"\xff\xfe\x00", None])
+def test_a_damaged_cache_is_made_again(
+    which: str, damage: bytes | None, read: Callable[..., Data], tmp_path: Path
+) -> None:
+    root = album(tmp_path / "a", {"cat": 5, "dog": 5})
+    first = [image.copy() for image in map(read(root).train.read, range(6))]
+    (kept,) = (tmp_path / "cache" / which).iterdir()
+    content = kept.read_bytes()
+    kept.unlink()  # its pages are still mapped
+    kept.write_bytes(content[: len(content) // 2] if damage is None else damage)
+    again = read(root)
+    assert all(np.array_equal(first[i], again.train.read(i)) for i in range(6))
+
+
+def test_memory_is_shared_by_the_jobs_of_a_process(
+    read: Callable[..., Data], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = album(tmp_path / "a", {"cat": 5, "dog": 5})
+    read(root, cache="memory")
+    monkeypatch.setattr(inspection, "look_at", None)
+    assert len(read(root, cache="memory").train) == 6
+
+
+def test_a_file_that_changes_during_the_run_is_named(
+    read: Callable[..., Data], tmp_path: Path
+) -> None:
+    data = read(album(tmp_path / "a", {"cat": 5, "dog": 5}), cache="none")
+    (tmp_path / "a" / data.train.names[0]).write_bytes(b"gone")
+    with pytest.raises(RuntimeError, match=data.train.names[0] + " changed during the run"):
+        data.train.read(0)
 
 
 def test_two_processes_may_fill_the_cache_at_once(tmp_path: Path) -> None:
@@ -315,9 +394,21 @@ def test_everything_wrong_with_a_table_is_said_at_once(tmp_path: Path) -> None:
         assert said in text
 
 
+def test_labels_that_train_lacks_are_said_with_their_lines(tmp_path: Path) -> None:
+    album(tmp_path / "i", {"x": 3})
+    rows = ['i/x/0.png,"c\nat",train', "i/x/1.png,dog,train", "i/x/2.png,zebra,val"]
+    (tmp_path / "t.CSV").write_text("\ufeffpath,label,part\n" + "\n".join(rows))
+    settings = {**READING, **TABLE, "split_column": "part"}
+    with pytest.raises(UsageError, match="line 5: label 'zebra' is not in the rows of train"):
+        table(path=str(tmp_path / "t.CSV"), cache_dir="c", **settings)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
+        ("path,label,label\n", "the column label stands there twice"),
+        ("path,label\n" + "x" * 300 + ",a\n", "line 2: no file 'xxx"),
+        ("path,label\n" + "x" * 140_000 + ",a\n", "cannot be read as a table"),
         ("file,label\n", r"no column path; it has file, label; type data\.path_column="),
         ("path,label\n", "the table has no rows"),
     ],
@@ -331,19 +422,47 @@ def test_a_table_without_its_columns_or_rows(content: str, said: str, tmp_path: 
 # --- torchvision's sets
 
 
-def test_torchvision_sets_bring_their_own_splits(tmp_path: Path) -> None:
-    """One without splits, one with `split`; both lie on disk, so nothing is downloaded."""
-    settings = {
-        k: READING[k] for k in READING if k not in ("classes", "on_error", "max_pixels", "cache")
-    }
+def torchvision_set(name: str, root: Path, **changes: object) -> Data:
+    settings = {k: v for k, v in READING.items() if k != "classes"}
+    cache = {"cache_dir": str(root / "cache")}
+    return torchvision(**{**settings, **cache, **changes, "name": name, "root": str(root)})
+
+
+def test_a_torchvision_set_without_splits_is_split(tmp_path: Path) -> None:
+    """It lies on disk as torchvision lays it out, so nothing is downloaded; read like a folder."""
     album(tmp_path / "eurosat" / "2750", {"Forest": 10, "River": 10})
-    data = torchvision(name="EuroSAT", root=str(tmp_path), **settings)
+    data = torchvision_set("EuroSAT", tmp_path)
     assert data.classes == ("Forest", "River")
     assert [len(split) for split in data.splits.values()] == [12, 4, 4]
-    with pytest.raises(UsageError, match=r"data\.name=EuroSat: .*did you mean EuroSAT"):
-        torchvision(name="EuroSat", root=str(tmp_path), **settings)
-    with pytest.raises(UsageError, match=r"data\.name=MNIST: neither in data\.root="):
-        torchvision(name="MNIST", root=str(tmp_path), **settings)
+    (tmp_path / "eurosat" / "2750" / "River" / "bad.png").write_bytes(b"no")
+    with pytest.raises(UsageError, match=r"River/bad\.png \(split not drawn, class River\)"):
+        torchvision_set("EuroSAT", tmp_path)
+    assert len(torchvision_set("EuroSAT", tmp_path, on_error="skip").dropped) == 1
+
+
+def test_a_torchvision_set_brings_its_own_splits(tmp_path: Path) -> None:
+    names = ["n01440764", "n02102040"]  # two of Imagenette's ten
+    album(tmp_path / "imagenette2" / "train", dict.fromkeys(names, 6))
+    album(tmp_path / "imagenette2" / "val", dict.fromkeys(names, 3), start=50)
+    for path in (tmp_path / "imagenette2").rglob("*.png"):
+        path.rename(path.with_suffix(".JPEG"))  # the only ending that it looks for
+    data = torchvision_set("Imagenette", tmp_path)
+    assert [len(split) for split in data.splits.values()] == [12, 6, 0]
+    assert set(data.train.labels) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("EuroSat", r"data\.name=EuroSat: .*did you mean EuroSAT"),
+        ("MNIST", r"data\.name=MNIST: neither in data\.root="),
+        ("UCF101", r"data\.name=UCF101 cannot be opened with a train split alone"),
+        ("CocoDetection", r"data\.name=CocoDetection"),
+    ],
+)
+def test_a_torchvision_set_that_cannot_be_had(name: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        torchvision_set(name, tmp_path)
 
 
 # --- through the command line

@@ -14,7 +14,7 @@ from cvexp.config import UsageError
 from cvexp.console import warn
 from cvexp.data.images import Data, Sampler, Split
 from cvexp.data.inspect import Cache, Finding, inspect
-from cvexp.data.labels import SPLITS, label_space
+from cvexp.data.labels import SPLITS, label_space, show
 from cvexp.data.listing import Listing
 from cvexp.data.store import Form, Store
 
@@ -121,7 +121,7 @@ def from_samples(
     form = choices.form
     parts = draw_splits(labels, given, choices.fractions, choices.split_seed)
     named = {split: [labels[i] for i in part] for split, part in parts.items()}
-    classes = tuple(order) if order is not None else label_space(named, choices.classes_file)
+    classes = label_space(named, choices.classes_file, order)
     position = {name: i for i, name in enumerate(classes)}
     numbers = np.array([position[name] for name in labels], np.int64)
     digest = hashlib.sha256(repr(classes).encode("utf-8", "backslashreplace"))
@@ -235,7 +235,8 @@ def _weights(asked: Weights, counts: NDArray[np.int64]) -> tuple[float, ...] | N
         present = np.maximum(counts, 1)
         return tuple(float(w) for w in counts.sum() / (np.count_nonzero(counts) * present))
     assert isinstance(asked, list)
-    if len(asked) != len(counts) or min(asked) < 0 or max(asked) <= 0:
+    finite = all(math.isfinite(weight) for weight in asked)
+    if len(asked) != len(counts) or not finite or min(asked) < 0 or max(asked) <= 0:
         raise UsageError(
             f"data.class_weights={asked} must be {len(counts)} numbers, one a class, none below 0"
         )
@@ -297,12 +298,6 @@ def _warn(
             f"the largest class has {ratio:.0f} times the images of the smallest: read "
             "balanced_accuracy, and see data.class_weights=balanced, data.sampler=balanced"
         )
-
-
-def show(name: str) -> str:
-    """Return a file's or a class's name with what a terminal cannot show escaped."""
-    text = name.encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -44,8 +44,13 @@ def to_mode(image: Image.Image, channels: int) -> Image.Image:
         raise ValueError("floating-point pixels (mode F) have no declared range")
     if image.mode == "I" or image.mode.startswith("I;16"):  # Pillow's own conversion clips to white
         wide = np.clip(np.asarray(image).astype(np.float64), 0, 65535)
-        image = Image.fromarray(np.rint(wide / 257).astype(np.uint8))
-    if "transparency" in image.info or image.mode in ("LA", "La", "PA", "RGBA", "RGBa"):
+        grey = np.rint(wide / 257).astype(np.uint8)
+        if isinstance(see_through := image.info.get("transparency"), int):
+            grey[wide == see_through] = 255
+        image = Image.fromarray(grey)
+    if image.mode == "La":
+        image = image.convert("LA")
+    if "transparency" in image.info or image.mode in ("LA", "PA", "RGBA", "RGBa"):
         colour = image.convert("RGBA")
         white = Image.new("RGBA", colour.size, "white")
         image = Image.alpha_composite(white, colour)

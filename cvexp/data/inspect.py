@@ -5,6 +5,7 @@ content and form. Both are written beside their place and moved into it, so two 
 so at once.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -15,14 +16,15 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
 from PIL import Image
 from rich.progress import Progress
 
 from cvexp.atomic import write_atomically
 from cvexp.config import UsageError
-from cvexp.console import console, stage
-from cvexp.data.decode import RULE, load, to_size
+from cvexp.console import console, stage, warn
+from cvexp.data.decode import load, to_size
 from cvexp.data.store import Files, Form, Pixels, Store, free_host_bytes
 
 Cache = Literal["memory", "disk", "none"]
@@ -44,43 +46,53 @@ def inspect(
     """Return a finding for each file, and where their pixels are read from, row by row.
 
     Raises:
-        UsageError: the cache cannot be written, or has no room.
+        UsageError: a file that cannot be read just now, or a cache that has no room.
     """
     known_at = cache_dir / "findings" / f"{_files_key(paths, form)}.json"
-    findings = _load_findings(known_at)
+    shape = (len(paths), form.size, form.size, form.channels)
+    findings = _load_findings(known_at, len(paths))
     if findings is not None:
+        key = _pixels_key(findings, form)
         if cache == "none":
             return findings, Files(paths, form)
-        if (
-            cache == "disk"
-            and (pixels := _open(_pixels_path(findings, form, cache_dir))) is not None
-        ):
+        if cache == "memory" and key in _in_memory:
+            return findings, Pixels(_in_memory[key])
+        if (pixels := _open(cache_dir / "pixels" / f"{key}.npy", shape)) is not None:
             return findings, Pixels(pixels)
-    needed = len(paths) * form.image_bytes
-    _check_room(cache, needed, cache_dir)
-    shape = (len(paths), form.size, form.size, form.channels)
-    unfinished = cache_dir / f".pixels-{os.getpid()}.npy"
-    pixels = None
+    _check_room(cache, len(paths) * form.image_bytes, cache_dir)
+    if cache == "none":
+        findings = _look_at_all(paths, form, None)
+        _write(known_at, json.dumps(findings).encode())
+        return findings, Files(paths, form)
     if cache == "memory":
         pixels = np.zeros(shape, np.uint8)
-    elif cache == "disk":
-        pixels = np.lib.format.open_memmap(unfinished, "w+", np.uint8, shape)
-    try:
         findings = _look_at_all(paths, form, pixels)
         _write(known_at, json.dumps(findings).encode())
-        if cache == "none":
-            return findings, Files(paths, form)
-        if cache == "disk":
-            assert isinstance(pixels, np.memmap)
-            pixels.flush()
-            place = _pixels_path(findings, form, cache_dir)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(unfinished, place)
-            pixels = _open(place)
-        assert pixels is not None
+        _in_memory.clear()  # one set: that of this process's jobs
+        _in_memory[_pixels_key(findings, form)] = pixels
         return findings, Pixels(pixels)
+    unfinished = cache_dir / f".pixels-{os.urandom(8).hex()}.npy"
+    try:
+        mapped = np.lib.format.open_memmap(unfinished, "w+", np.uint8, shape)
+        with unfinished.open("r+b") as file:  # a full disk is an error now, not a fault later
+            os.posix_fallocate(file.fileno(), 0, unfinished.stat().st_size)
+        findings = _look_at_all(paths, form, mapped)
+        mapped.flush()
+        place = cache_dir / "pixels" / f"{_pixels_key(findings, form)}.npy"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(unfinished, place)
+        _write(known_at, json.dumps(findings).encode())
+    except OSError as error:
+        raise UsageError(
+            f"data.cache_dir={cache_dir} cannot be written ({error.strerror}); type "
+            "data.cache_dir=FOLDER or data.cache=none"
+        ) from error
     finally:
         unfinished.unlink(missing_ok=True)
+    return findings, Pixels(mapped)
+
+
+_in_memory: dict[str, NDArray[np.uint8]] = {}  # data.cache=memory: shared by this process's jobs
 
 
 def _look_at_all(
@@ -113,14 +125,19 @@ def look_at(path: Path, form: Form) -> tuple[Finding, NDArray[np.uint8] | None]:
             upright = load(image, form.max_pixels, form.channels)
             pixels = to_size(upright, form.size, form.resize)
         return Finding(sha256, *size, mode, None), pixels
+    except MemoryError:
+        raise
     except Exception as error:  # a damaged file raises whatever its bytes lead Pillow to
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+            # Not the file's fault but the machine's, which may pass: nothing to remember of a file.
+            raise UsageError(f"{path} cannot be read: {error.strerror}; try again") from error
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         return Finding(sha256, *size, mode, reason.replace(str(path), path.name)), None
 
 
 def _files_key(paths: Sequence[Path], form: Form) -> str:
     """Return a key of the file list, their sizes and times of change, and the form."""
-    digest = hashlib.sha256(f"{RULE} {form} {form.max_pixels}".encode())
+    digest = hashlib.sha256(f"{PIL.__version__} {form} {form.max_pixels}".encode())
     for path in paths:
         stat = path.stat() if path.exists() else None
         change = (stat.st_size, stat.st_mtime_ns) if stat else None
@@ -128,23 +145,36 @@ def _files_key(paths: Sequence[Path], form: Form) -> str:
     return digest.hexdigest()
 
 
-def _pixels_path(findings: Sequence[Finding], form: Form, cache_dir: Path) -> Path:
-    """Return where the pixels of these contents in this form lie."""
-    digest = hashlib.sha256(str(form).encode())
+def _pixels_key(findings: Sequence[Finding], form: Form) -> str:
+    """Return a key of these contents in this form, as this Pillow decodes them."""
+    digest = hashlib.sha256(f"{PIL.__version__} {form}".encode())
     for finding in findings:
         digest.update(f"{finding.sha256} {finding.error}\n".encode("utf-8", "backslashreplace"))
-    return cache_dir / "pixels" / f"{digest.hexdigest()}.npy"
+    return digest.hexdigest()
 
 
-def _load_findings(path: Path) -> list[Finding] | None:
+def _load_findings(path: Path, count: int) -> list[Finding] | None:
+    """Return what was found before; a damaged file of it counts as none."""
     try:
-        return [Finding(*row) for row in json.loads(path.read_text("utf-8"))]
+        findings = [Finding(*row) for row in json.loads(path.read_text("utf-8"))]
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError, TypeError):
+        warn(f"{path} is damaged: the files are opened again")
+        return None
+    return findings if len(findings) == count else None
 
 
-def _open(path: Path) -> NDArray[np.uint8] | None:
-    return np.load(path, mmap_mode="r") if path.exists() else None
+def _open(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+    """Return mapped pixels; a damaged file of them counts as none."""
+    if not path.exists():
+        return None
+    try:
+        pixels: NDArray[np.uint8] = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        warn(f"{path} is damaged: the files are opened again")
+        return None
+    return pixels if pixels.shape == shape and pixels.dtype == np.uint8 else None
 
 
 def _write(path: Path, content: bytes) -> None:

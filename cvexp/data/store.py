@@ -73,8 +73,15 @@ class Files:
     form: Form
 
     def read(self, position: int) -> NDArray[np.uint8]:
-        """Return one image in form."""
-        return self.form.of_file(self.paths[position])
+        """Return one image in form.
+
+        Raises:
+            RuntimeError: the file was whole when the run began and is not any more.
+        """
+        try:
+            return self.form.of_file(self.paths[position])
+        except Exception as error:  # whatever Pillow raises on what became of it
+            raise RuntimeError(f"{self.paths[position]} changed during the run: {error}") from error
 
 
 @dataclass(frozen=True)
