@@ -174,6 +174,24 @@ def test_tensorboard_gets_the_metrics(cvexp: Callable[..., Outcome], tmp_path: P
     assert {"train/loss", "train/loss_step", "lr", "val/accuracy", "test/accuracy"} <= tags
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("loader", ["albumentations", "device"])
+@pytest.mark.parametrize("precision", ["32-true", "tf32", "bf16-mixed", "16-mixed", "bf16-true"])
+def test_every_precision_runs_on_a_gpu_as_labelled(
+    precision: str, loader: str, cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    outcome = cvexp(*TOY, f"precision={precision}", f"loader={loader}")
+    assert outcome.code == 0, outcome.err
+    found = outcome.record(tmp_path)
+    assert found["effective"]["precision"] == precision
+    half = {"16-mixed": "float16", "bf16-mixed": "bfloat16", "bf16-true": "bfloat16"}
+    assert found["effective"]["compute_dtype"] == half.get(precision, "float32")
+    steps = found["effective"]["optimizer_steps"] + found["effective"]["skipped_steps"]
+    assert steps == 20
+    assert found["cost"]["peak_device_bytes"] > 0
+    assert found["cost"]["images_per_s"]["median"] > 0
+
+
 @pytest.mark.slow
 def test_the_main_job(tmp_path: Path) -> None:
     """Python -m cvexp, as in the README: real weights, real digits, no network."""
