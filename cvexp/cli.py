@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,6 +82,9 @@ def _hydra(arguments: list[str]) -> int:
     if not given.shell_completion:
         parsed = _parse(overrides)
         _check_names(parsed, config_dir)
+        several = [o.input_line for o in parsed if o.is_sweep_override()]
+        if several and not given.multirun:
+            raise config.UsageError(f"{several[0]}: several values; type -m to sweep over them")
         overrides += _short_names(parsed)
     sys.argv[1:] = flags + overrides
     outcomes.clear()
@@ -116,6 +120,8 @@ def _flags(arguments: list[str]) -> tuple[list[str], Any]:
 
 def _job(composed: "DictConfig") -> None:
     """Run one job, never raising: Hydra would add words, and a sweep goes on after a failure."""
+    began = time.perf_counter()  # before what follows is imported, so that a first job counts it
+
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -128,7 +134,7 @@ def _job(composed: "DictConfig") -> None:
     if hydra.mode == RunMode.MULTIRUN:
         stage("job", f"{hydra.job.num + 1}: {hydra.job.override_dirname}")
     try:
-        run(composed)
+        run(composed, began)
         outcomes.append(Outcome(directory, "completed", None, 0))
     except config.UsageError as error:
         log.error("error: %s", error)

@@ -44,7 +44,8 @@ def lightning(
     if reason is None:
         return Precision(trainer, None)
     return Precision(
-        trainer, f"precision={trainer} is emulated here: {reason}; measure before you expect a gain"
+        trainer,
+        f"precision={trainer} is emulated here: {reason}; expect it to be slower than 32-true",
     )
 
 

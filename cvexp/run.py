@@ -4,7 +4,6 @@ import gc
 import json
 import math
 import os
-import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -31,9 +30,14 @@ from cvexp.randomness import Stream, torch_seed
 from cvexp.trainer import check_limits, limited, root_device
 
 
-def main(config: DictConfig) -> None:
-    """Run one job in the directory that Hydra made for it, and keep its record, however it ends."""
-    began, hydra = time.perf_counter(), HydraConfig.get()
+def main(config: DictConfig, began: float) -> None:
+    """Run one job in the directory that Hydra made for it, and keep its record, however it ends.
+
+    Args:
+        config: as composed.
+        began: time.perf_counter() when the job began.
+    """
+    hydra = HydraConfig.get()
     quieten_lightning()
     gc.collect()  # a job before this one in the process must not count in this one's peak memory
     torch.cuda.empty_cache()
@@ -65,6 +69,8 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
         show(config_tree(plain, list(run.fields["factors"])))
     seed, run_dir = config.seed, run.run_dir
     arguments = build(config, "trainer")
+    if arguments["fast_dev_run"]:
+        warn("trainer.fast_dev_run: a batch or a few of everything; the figures mean nothing")
     device = root_device(arguments["accelerator"])
     precision = build(config, "precision", device)
     stage("precision", f"{precision.trainer} on {device}")

@@ -36,6 +36,7 @@ def test_help_imports_nothing_heavy() -> None:
     [
         (["freez=last"], ["freez", "did you mean freeze?", "augmentation", "trainer", "seed"]),
         (["freeze=lst"], ["freeze=lst", "did you mean last?", "full, last, most"]),
+        (["freeze=last,most"], ["freeze=last,most", "type -m"]),
         (["-m", "freeze=last,lst"], ["freeze=lst", "full, last, most"]),
         (["optimizer.lrr=1"], ["optimizer.lrr", "did you mean lr?", "weight_decay"]),
         (["optimizer=sgd", "optimizer.eps=1"], ["optimizer.eps", "momentum, nesterov"]),

@@ -158,7 +158,7 @@ def test_a_bad_file_is_named_or_dropped_and_never_touched(
         bad.write_bytes(b"no image" if damage == "text" else b"")
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in root.rglob("*") if p.is_file()}
     with pytest.raises(
-        UsageError, match=r"cat/bad\.jpg \(split not drawn, class cat\): ."
+        UsageError, match=r"cat/bad\.jpg \(split none yet, class cat\): ."
     ) as raised:
         read(root)
     assert ("data.max_pixels=10000" in str(raised.value)) == (damage == "huge")
@@ -228,6 +228,13 @@ def test_what_is_no_regular_file_is_passed_over(read: Callable[..., Data], tmp_p
     root = album(tmp_path / "a", {"cat": 5, "dog": 5})
     os.mkfifo(root / "cat" / "pipe.jpg")
     assert read(root).report["ignored"] == {"not a regular file": 1}
+
+
+def test_one_image_in_two_classes_is_found(read: Callable[..., Data], tmp_path: Path) -> None:
+    root = album(tmp_path / "a", {"cat": 8, "dog": 8})
+    (root / "dog" / "copy.png").write_bytes((root / "cat" / "3.png").read_bytes())
+    groups = read(root).report["duplicates_across_classes"]
+    assert groups == [["cat:cat/3.png", "dog:dog/copy.png"]]
 
 
 # --- the cache
@@ -435,7 +442,7 @@ def test_a_torchvision_set_without_splits_is_split(tmp_path: Path) -> None:
     assert data.classes == ("Forest", "River")
     assert [len(split) for split in data.splits.values()] == [12, 4, 4]
     (tmp_path / "eurosat" / "2750" / "River" / "bad.png").write_bytes(b"no")
-    with pytest.raises(UsageError, match=r"River/bad\.png \(split not drawn, class River\)"):
+    with pytest.raises(UsageError, match=r"River/bad\.png \(split none yet, class River\)"):
         torchvision_set("EuroSAT", tmp_path)
     assert len(torchvision_set("EuroSAT", tmp_path, on_error="skip").dropped) == 1
 
@@ -582,7 +589,7 @@ def test_skipped_files_stand_in_the_record(cvexp: Callable[..., Outcome], tmp_pa
     quick = [*TOY, "data=folder", "data.root=a", "data.cache_dir=c", "trainer.fast_dev_run=true"]
     refused = cvexp(*quick)
     assert refused.code == 2
-    assert "dog/bad.jpg (split not drawn, class dog)" in refused.err
+    assert "dog/bad.jpg (split none yet, class dog)" in refused.err
     outcome = cvexp(*quick, "data.on_error=skip", "hydra.run.dir=multirun/x")
     assert outcome.code == 0, outcome.err
     record = json.loads((tmp_path / "multirun" / "x" / "run.json").read_text())

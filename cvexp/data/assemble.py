@@ -56,7 +56,7 @@ def from_listing(
     dropped = [
         {
             "path": name,
-            "split": sample.split or "not drawn",
+            "split": sample.split or "none yet",
             "class": sample.name,
             "reason": finding.error,
         }
@@ -147,6 +147,9 @@ def from_samples(
         "dropped": dropped,
         **report,
         "duplicates_across_splits": _duplicates(parts, names, hashes),
+        "duplicates_across_classes": _duplicates(
+            {name: np.flatnonzero(numbers == i) for name, i in position.items()}, names, hashes
+        ),
     }
     _warn(report, counts, classes)
     return Data(
@@ -256,13 +259,13 @@ def _shapes(findings: Sequence[Finding]) -> dict[str, Any]:
 def _duplicates(
     parts: dict[str, NDArray[np.int64]], names: Sequence[str], hashes: Sequence[str]
 ) -> list[list[str]]:
-    """Return groups of files with one content in more than one split, as split:name."""
+    """Return groups of files with one content in more than one part, as part:name."""
     places: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for split, part in parts.items():
+    for name, part in parts.items():
         for i in part:
-            places[hashes[i]][split].append(f"{split}:{names[i]}")
+            places[hashes[i]][name].append(f"{name}:{names[i]}")
     return [
-        [name for group in found.values() for name in group]
+        [place for group in found.values() for place in group]
         for found in places.values()
         if len(found) > 1
     ]
@@ -285,9 +288,10 @@ def _warn(
             warn(f"{split} has no image of {shown}: their recall there is n/a")
     if not counts["test"].sum():
         warn("there is no test split: test metrics are n/a")
-    if pairs := report["duplicates_across_splits"]:
-        shown = "; ".join(" = ".join(map(show, group)) for group in pairs[:5])
-        warn(f"{len(pairs)} images lie in more than one split: {shown} (all of them in data.json)")
+    for kind, where in (("splits", "split"), ("classes", "class")):
+        if groups := report[f"duplicates_across_{kind}"]:
+            shown = "; ".join(" = ".join(map(show, group)) for group in groups[:5])
+            warn(f"{len(groups)} images lie in more than one {where}: {shown} (all in data.json)")
     if report["dropped"]:
         warn(f"{len(report['dropped'])} files were dropped: listed with their reasons in data.json")
     if names := report.get("empty_classes"):
