@@ -24,7 +24,7 @@ class _Mark:
     def __init__(self, device: torch.device) -> None:
         self._event: Any = None
         if device.type == "cuda":
-            self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's
         if self._event is None:
             self._host = time.perf_counter()
         else:

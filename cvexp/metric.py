@@ -46,7 +46,8 @@ class Confusion:
         classes = logits.shape[1]
         truth = nn.functional.one_hot(labels, classes).float()
         answer = nn.functional.one_hot(logits.argmax(dim=1), classes).float()
-        counts = (truth.T @ answer).double()  # whole numbers, and deterministic, unlike bincount
+        with torch.autocast(labels.device.type, enabled=False):  # it would round counts to bfloat16
+            counts = (truth.T @ answer).double()  # deterministic, unlike bincount
         self._counts = counts if self._counts is None else self._counts + counts
 
     def read(self) -> torch.Tensor:

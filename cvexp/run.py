@@ -100,6 +100,7 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
     accumulation = build(config, "accumulation", len(loaders.train))
     _report(run_dir, data, loaders.train.order, network, accumulation)
     batches = limited(len(loaders.train), arguments["limit_train_batches"])
+    network.check_batch(loaders.train.order.images_in(batches - 1, batches))
     if accumulation > batches:  # limits serve debugging, so this is no error
         warn(f"a step averages {batches} batches, not {accumulation}: the epoch is limited to them")
     module = Classifier(
@@ -146,11 +147,7 @@ def _fit(trainer: Trainer, module: Classifier, loaders: Loaders) -> None:
 
 
 def _report(run_dir: Path, data: Data, order: Order, network: Network, accumulation: int) -> None:
-    """Write data.json, and say of the training batches what a person should know before epoch 0.
-
-    Raises:
-        UsageError: a batch that cannot be trained on.
-    """
+    """Write data.json, and say of the data what a person should know before epoch 0."""
     batches = len(order)
     last = order.images_in(batches - 1, batches)
     loader = {
@@ -162,7 +159,6 @@ def _report(run_dir: Path, data: Data, order: Order, network: Network, accumulat
     report = {**data.report, "loader": loader}
     text = json.dumps(report, indent=2, ensure_ascii=False)
     write_atomically(run_dir / "data.json", text.encode("utf-8", "backslashreplace"))
-    network.check_batch(last)
     if batches == 1 and last < order.batch_size:
         warn(
             f"the {order.length} training images are less than one loader.batch_size="

@@ -31,3 +31,13 @@ def test_against_scikit_learn(present: int) -> None:
     truth = metrics.recall_score(labels, answers, average=None, labels=range(present))
     assert each[:present] == pytest.approx(list(truth), abs=1e-12)
     assert each[present:] == [None] * (4 - present)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_counts_are_exact_under_mixed_precision(dtype: torch.dtype) -> None:
+    """Evaluation runs under autocast, and bfloat16 has no whole numbers above 256 but the even."""
+    counts = Confusion()
+    labels = torch.tensor([0] * 2049 + [1] * 301)
+    with torch.autocast("cpu", dtype):
+        counts.add(torch.eye(2)[labels], labels)
+    assert counts.read().diag().tolist() == [2049, 301]
