@@ -8,18 +8,20 @@ annotations are the types and ranges that are allowed.
 import difflib
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge, Lt
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+F = TypeVar("F", bound=Callable[..., Any])
 _HERE = Path(__file__).resolve().parent
 CONF = next(
     (c for c in (_HERE / "conf", _HERE.parent / "conf") if (c / "config.yaml").is_file()),
@@ -28,7 +30,8 @@ CONF = next(
 # Keys that do not change what a run computes, so its identity leaves them out.
 _NO_PART_OF_IDENTITY = (
     "name tags show_config trusted_packages tracker data.root data.path data.classes data.cache "
-    "data.cache_dir loader.num_workers".split()
+    "data.cache_dir loader.num_workers loader.num_threads loader.prefetch_batches "
+    "loader.timeout_s".split()
 )
 
 
@@ -163,6 +166,7 @@ def _plain(value: Any) -> Any:
 def _check_group(group: str, config: DictConfig) -> None:
     node = config[group]
     function = _function(group, node, config.trusted_packages)
+    _check_extra(group, config, function)
     accepted = keyword_only(function)
     values = _values(node)
     for key in values:
@@ -175,6 +179,36 @@ def _check_group(group: str, config: DictConfig) -> None:
         if key not in values:
             raise UsageError(f"{group}.{key}: missing; type {group}.{key}=VALUE")
         _typed(config, f"{group}.{key}", values[key], annotation)
+
+
+def needs(module: str, *, extra: str) -> Callable[[F], F]:
+    """Mark a group's function as one that a package of one of cvexp's extras must back."""
+
+    def mark(function: F) -> F:
+        function.needs = (module, extra)  # type: ignore[attr-defined]  # functions take attributes
+        return function
+
+    return mark
+
+
+def _check_extra(group: str, config: DictConfig, function: Callable[..., Any]) -> None:
+    """Say what to install before time is spent.
+
+    Raises:
+        UsageError: the package behind this option is not installed.
+    """
+    module, extra = getattr(function, "needs", (None, None))
+    if module is None:
+        return
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # not even the package around it
+        found = None
+    if found is None:
+        raise UsageError(
+            f"{group}={function.__name__.replace('_', '-')} needs {module}, which is not "
+            f"installed; type pip install 'cvexp[{extra}]'"
+        )
 
 
 def keyword_only(function: Callable[..., Any]) -> dict[str, Any]:

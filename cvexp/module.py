@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from cvexp.accumulation import window_weight
+from cvexp.augmentation.operation import spread
 from cvexp.freeze import frozen_modules
 from cvexp.loader import Batch, Order
 from cvexp.metric import Confusion, Tally, by_class, means, recall
@@ -59,7 +60,8 @@ class Classifier(LightningModule):
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
         self._seed, self._order = seed, order
         mean, std = torch.tensor(network.mean), torch.tensor(network.std)
-        self._scale, self._shift = 1 / (255 * std), -mean / std  # no buffers: they stay float32
+        # (1, C), and no buffers: they stay float32.
+        self._scale, self._shift = 1 / (255 * std)[None], (-mean / std)[None]
         self._memory_format = (
             torch.channels_last if network.channels_last else torch.contiguous_format
         )
@@ -87,7 +89,7 @@ class Classifier(LightningModule):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return (B, K) logits of (B, 3, H, W) uint8 images."""
         self._scale, self._shift = self._scale.to(images.device), self._shift.to(images.device)
-        scale, shift = self._scale[:, None, None], self._shift[:, None, None]
+        scale, shift = spread(self._scale, images), spread(self._shift, images)
         normalised = torch.addcmul(shift, images.float(), scale)
         dtype = next(self.network.parameters()).dtype
         return self.network(normalised.to(dtype=dtype, memory_format=self._memory_format))  # type: ignore[no-any-return]  # nn.Module returns Any

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from cvexp.augmentation import Policy, flip_crop, light, none
-from cvexp.augmentation.operations import Affine, BrightnessContrast, Crop, Flip, RgbShift
+from cvexp.augmentation.colour import BrightnessContrast, RgbShift
+from cvexp.augmentation.geometry import Affine, Crop, Flip
 
 LIGHT = light(
     affine={"p": 0.5, "translate_fraction": 0.05, "scale_fraction": 0.05, "rotate_degrees": 15.0},

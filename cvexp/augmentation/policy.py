@@ -5,15 +5,17 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
-from cvexp.augmentation.operations import Operation, Parameters
+from cvexp.augmentation.operation import Node, Operation, Parameters
 from cvexp.randomness import Stream, uniforms
 
 Probability = Annotated[float, Ge(0), Le(1)]
 Fraction = Annotated[float, Ge(0), Lt(1)]
+Area = Annotated[float, Gt(0), Le(1)]
+Aspect = Annotated[float, Ge(1), Le(20)]
 
 
 class _Options(TypedDict):
@@ -49,6 +51,31 @@ class CropOptions(_Options):
     """Black padding on each side as a fraction of the image, then a crop to the image's size."""
 
     padding_fraction: Fraction
+
+
+class ResizedCropOptions(_Options):
+    """The window's area as a fraction of the image, up to all of it; width : height up to a : 1."""
+
+    min_area_fraction: Area
+    max_aspect_ratio: Aspect
+
+
+class ColorJitterOptions(_Options):
+    """Factors of 1 +- each fraction; hue turns by +- degrees."""
+
+    brightness_fraction: Fraction
+    contrast_fraction: Fraction
+    saturation_fraction: Fraction
+    hue_degrees: Annotated[float, Ge(0), Le(180)]
+
+
+class ErasingOptions(_Options):
+    """The rectangle's area as a fraction of the image, its shape, and what fills it, in 1/255."""
+
+    min_area_fraction: Area
+    max_area_fraction: Area
+    max_aspect_ratio: Aspect
+    fill: Annotated[float, Ge(0), Le(255)]
 
 
 class Policy:
@@ -89,9 +116,27 @@ class Policy:
         if not self.operations:
             return images
         out = images.float()
-        for operation, parameters in zip(self.operations, drawn, strict=True):
-            chosen = torch.from_numpy(np.flatnonzero(parameters.applied)).to(out.device)
-            if len(chosen):
-                values = torch.from_numpy(parameters.values[parameters.applied]).to(out.device)
-                out[chosen] = operation.on_batch(out[chosen], values).clamp_(0, 255)
-        return out.round_().to(torch.uint8)
+        for operation, (applied, values), everywhere in zip(
+            self.operations, drawn, self.settings(drawn), strict=True
+        ):
+            if operation.pointwise:
+                out = operation.on_batch(out, torch.from_numpy(everywhere).to(out.device))
+                out.clamp_(0, 255)
+            elif applied.any():
+                chosen = torch.from_numpy(np.flatnonzero(applied)).to(out.device)
+                cut = torch.from_numpy(values[applied]).to(out.device)
+                out[chosen] = operation.on_batch(out[chosen], cut).clamp_(0, 255)
+        return out.round_().to(torch.int16).to(torch.uint8)  # in two steps: a third of the time
+
+    def in_dali(self, images: Node, values: Sequence[Node], channels: int) -> Node:
+        """Add the operators to a DALI pipeline; each takes what `settings` gives for it."""
+        for operation, node in zip(self.operations, values, strict=True):
+            images = operation.in_dali(images, node, channels)
+        return images
+
+    def settings(self, drawn: Sequence[Parameters]) -> list[NDArray[np.float32]]:
+        """Return (B, K) for each operation: what was drawn, or what leaves an image as it is."""
+        return [
+            np.where(applied[:, None], values, np.array(operation.neutral, np.float32)).copy("C")
+            for operation, (applied, values) in zip(self.operations, drawn, strict=True)
+        ]

@@ -1,11 +1,11 @@
 """From a file to pixels of one size: the rule that the package's docstring states."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from cvexp.config import UsageError
 
@@ -57,18 +57,59 @@ def to_mode(image: Image.Image, channels: int) -> Image.Image:
     return image.convert("RGB" if channels == 3 else "L")
 
 
+class Placement(NamedTuple):
+    """What is kept of an image, what it is resized to, and where that lies in the square.
+
+    Args:
+        box: left, top, right, bottom of what is kept, in continuous pixels.
+        width, height: of what is kept, once resized.
+        left, top: its place in the square; the rest is black.
+    """
+
+    box: tuple[float, float, float, float]
+    width: int
+    height: int
+    left: int
+    top: int
+
+
+def place(width: int, height: int, size: int, resize: Resize) -> Placement:
+    """Return how an upright image of width x height pixels fills a square of side `size`."""
+    if resize == "crop":
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        return Placement((left, top, left + side, top + side), size, size, 0, 0)
+    whole = (0.0, 0.0, float(width), float(height))
+    if resize == "squash":
+        return Placement(whole, size, size, 0, 0)
+    longer = max(width, height)
+    w, h = (max(round(side / longer * size), 1) for side in (width, height))
+    return Placement(whole, w, h, round((size - w) / 2), round((size - h) / 2))
+
+
 def to_size(image: Image.Image, size: int, resize: Resize) -> NDArray[np.uint8]:
     """Return (size, size, C) uint8, bicubic with antialiasing; black where `pad` leaves room."""
-    square = (size, size)
-    if image.size != square:
-        if resize == "squash":
-            image = image.resize(square, Image.Resampling.BICUBIC)
-        elif resize == "crop":
-            image = ImageOps.fit(image, square, Image.Resampling.BICUBIC)
-        else:
-            image = ImageOps.pad(image, square, Image.Resampling.BICUBIC, color=0)
+    if image.size != (size, size):
+        box, width, height, left, top = place(*image.size, size, resize)
+        image = image.resize((width, height), Image.Resampling.BICUBIC, box)
+        if image.size != (size, size):
+            square = Image.new(image.mode, (size, size))
+            square.paste(image, (left, top))
+            image = square
     pixels = np.asarray(image)
     return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def plain_jpeg(image: Image.Image, channels: int) -> tuple[int, int] | None:
+    """Return the upright width and height of what any JPEG decoder reads by our rule, else None.
+
+    That is a JPEG of 8-bit colour, or of grey where grey is wanted.
+    """
+    grey_only = image.mode == "L" and channels == 1
+    if image.format != "JPEG" or not (image.mode == "RGB" or grey_only):
+        return None
+    turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+    return image.size[::-1] if turned else image.size
 
 
 def check_readable(path: Path, key: str) -> None:

@@ -1,6 +1,8 @@
 """Where a split's pixels are read from: arrays in memory, files, or what was decoded before."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -9,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from cvexp.data.decode import RULE, Resize, decode, to_mode, to_size
+from cvexp.data.decode import (
+    RULE,
+    Placement,
+    Resize,
+    decode,
+    place,
+    plain_jpeg,
+    to_mode,
+    to_size,
+)
 
 
 @dataclass(frozen=True)
@@ -78,10 +89,39 @@ class Files:
         Raises:
             RuntimeError: the file was whole when the run began and is not any more.
         """
+        with self._unchanged(position) as path:
+            return self.form.of_file(path)
+
+    def encoded(self, position: int) -> tuple[bytes, Placement]:
+        """Return a file for another decoder: its bytes, and how its pixels fill the square.
+
+        A plain JPEG is given as it is. Of anything else there are as many readings as decoders, so
+        it is decoded here by our rule, brought to form, and given as PNG.
+
+        Raises:
+            RuntimeError: the file was whole when the run began and is not any more.
+        """
+        form = self.form
+        with self._unchanged(position) as path:
+            content = path.read_bytes()
+            with Image.open(io.BytesIO(content)) as image:
+                shape = plain_jpeg(image, form.channels)
+            if shape is not None:
+                return content, place(*shape, form.size, form.resize)
+            pixels = form.of_file(path)
+            file = io.BytesIO()
+            Image.fromarray(pixels if form.channels == 3 else pixels[..., 0]).save(
+                file, "PNG", compress_level=0
+            )
+            return file.getvalue(), place(form.size, form.size, form.size, form.resize)
+
+    @contextmanager
+    def _unchanged(self, position: int) -> Iterator[Path]:
+        path = self.paths[position]
         try:
-            return self.form.of_file(self.paths[position])
+            yield path
         except Exception as error:  # whatever Pillow raises on what became of it
-            raise RuntimeError(f"{self.paths[position]} changed during the run: {error}") from error
+            raise RuntimeError(f"{path} changed during the run: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ Normalisation is the module's, once a batch on the device.
 """
 
 from cvexp.loader.batches import Batch, Batches, Loaders, Order
+from cvexp.loader.pipeline import dali
 from cvexp.loader.resident import device
 from cvexp.loader.workers import albumentations
 
-__all__ = ["Batch", "Batches", "Loaders", "Order", "albumentations", "device"]
+__all__ = ["Batch", "Batches", "Loaders", "Order", "albumentations", "dali", "device"]

@@ -14,6 +14,7 @@ from cvexp.data import Data
 from cvexp.randomness import balanced, permutation
 
 BatchSize = Annotated[int, Ge(1)]
+Prefetch = Annotated[int, Ge(1)]
 
 
 class Batch(NamedTuple):
