@@ -1,5 +1,6 @@
 """The command line: its own help, requests checked before composing, all else a Hydra run."""
 
+import importlib
 import os
 import re
 import sys
@@ -14,11 +15,13 @@ from cvexp import config
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-USAGE = """\
+VERBS = {"preview": "what a run would see, as one page: images, learning rates, what trains"}
+USAGE = f"""\
 cvexp fine-tunes image classifiers, and compares what you change.
 
 usage: python -m cvexp [GROUP=OPTION ...] [KEY=VALUE ...]      one run
        python -m cvexp -m GROUP=OPTION,OPTION seed=0,1,2       a sweep: every combination
+       python -m cvexp preview [GROUP=OPTION ...]              {VERBS["preview"]}
 
 examples:
   python -m cvexp precision=bf16-mixed
@@ -45,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if {"--help", "-h"} & set(arguments):
             print(help_text(_config_dir(arguments) if len(arguments) > 1 else None))
             return 0
-        return _hydra(arguments)
+        verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
+        return _hydra(verb, arguments)
     except config.UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -66,8 +70,11 @@ def help_text(config_dir: Path | None = None) -> str:
     return "\n".join([USAGE, *lines, "", HINTS])
 
 
-def _hydra(arguments: list[str]) -> int:
-    """Hand the command line to Hydra; its errors and ours become one line."""
+def _hydra(verb: str, arguments: list[str]) -> int:
+    """Hand the command line to Hydra, with cvexp.<verb> as what each job does.
+
+    Hydra's errors and ours become one line.
+    """
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -79,6 +86,8 @@ def _hydra(arguments: list[str]) -> int:
     flags, given = _flags(arguments)
     config_dir = None if given.config_dir is None else Path(given.config_dir)
     overrides = list(given.overrides)
+    if given.multirun and verb != "run":
+        raise config.UsageError(f"{verb} takes one configuration; leave -m out")
     if not given.shell_completion:
         parsed = _parse(overrides)
         _check_names(parsed, config_dir)
@@ -86,10 +95,15 @@ def _hydra(arguments: list[str]) -> int:
         if several and not given.multirun:
             raise config.UsageError(f"{several[0]}: several values; type -m to sweep over them")
         overrides += _short_names(parsed)
+
+    def job(composed: "DictConfig") -> None:
+        _job(verb, composed)
+
     sys.argv[1:] = flags + overrides
     outcomes.clear()
     try:
-        hydra.main(version_base="1.3", config_path=str(config.CONF), config_name="config")(_job)()
+        app = hydra.main(version_base="1.3", config_path=str(config.CONF), config_name="config")
+        app(job)()
     except (HydraException, OmegaConfBaseException) as error:
         raise config.UsageError(_explain(error, overrides, config_dir)) from error
     except OSError as error:  # a job never raises: this is Hydra, making the run directory
@@ -118,7 +132,7 @@ def _flags(arguments: list[str]) -> tuple[list[str], Any]:
     return flags, given
 
 
-def _job(composed: "DictConfig") -> None:
+def _job(verb: str, composed: "DictConfig") -> None:
     """Run one job, never raising: Hydra would add words, and a sweep goes on after a failure."""
     began = time.perf_counter()  # before what follows is imported, so that a first job counts it
 
@@ -126,7 +140,6 @@ def _job(composed: "DictConfig") -> None:
     from hydra.types import RunMode
 
     from cvexp.console import log, stage
-    from cvexp.run import main as run
     from cvexp.sweep import Outcome, outcomes
 
     hydra = HydraConfig.get()
@@ -134,7 +147,7 @@ def _job(composed: "DictConfig") -> None:
     if hydra.mode == RunMode.MULTIRUN:
         stage("job", f"{hydra.job.num + 1}: {hydra.job.override_dirname}")
     try:
-        run(composed, began)
+        importlib.import_module(f"cvexp.{verb}").main(composed, began)
         outcomes.append(Outcome(directory, "completed", None, 0))
     except config.UsageError as error:
         log.error("error: %s", error)

@@ -5,7 +5,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -45,12 +45,12 @@ class Meter(Callback):
     end, on the device's clock: waiting for data is in it, validation and checkpoints are not.
 
     Args:
-        train: the training loader, which times its own waits.
         began: time.perf_counter() when the run began.
     """
 
-    def __init__(self, train: Batches, began: float) -> None:
-        self._train, self._began = train, began
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._train: Batches | None = None  # the training loader, which times its own waits
         self._steps: list[tuple[int, float]] = []  # images, seconds
         self._pending: list[tuple[int, _Mark, _Mark]] = []
         self._last: _Mark | None = None
@@ -65,6 +65,7 @@ class Meter(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Everything before the first batch is start-up."""
         self._startup_s = time.perf_counter() - self._began
+        self._train = cast(Batches, trainer.train_dataloader)
         if pl_module.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(pl_module.device)
 
@@ -124,13 +125,14 @@ class Meter(Callback):
     def cost(self, device: torch.device) -> dict[str, Any]:
         """Return the record's cost."""
         on_cuda = device.type == "cuda"
+        waited = self._train.wait_s / self._train_s if self._train and self._train_s else None
         return {
             "startup_s": self._startup_s,
             "train_s": self._train_s,
             "validation_s": self._validation_s,
             "wall_s": time.perf_counter() - self._began,
             "images_per_s": self.images_per_s(),
-            "data_wait_fraction": self._train.wait_s / self._train_s if self._train_s else None,
+            "data_wait_fraction": waited,
             "peak_host_bytes": _host_peak_bytes() if self._host_peak_is_own else None,
             "peak_device_bytes": torch.cuda.max_memory_allocated(device) if on_cuda else None,
             "flops_per_image": None,

@@ -19,9 +19,11 @@ from cvexp.accumulation import window_weight
 from cvexp.augmentation.operation import spread
 from cvexp.freeze import frozen_modules
 from cvexp.loader import Batch, Order
+from cvexp.loss import Loss
 from cvexp.metric import Confusion, Tally, by_class, means, recall
+from cvexp.mix import Draw, Mix, keep
 from cvexp.model import Network
-from cvexp.randomness import Stream, torch_seed
+from cvexp.randomness import Stream, seed_generator, torch_seed
 from cvexp.scheduler import Horizon
 
 
@@ -36,7 +38,9 @@ class Classifier(LightningModule):
         network: its head replaced, its frozen part marked by requires_grad.
         make_optimizer: from trainable parameters to an optimizer.
         make_scheduler: from an optimizer and the horizon to a schedule by optimizer step.
-        seed: moves dropout and the like, by (seed, epoch, batch).
+        loss: what training minimises, image by image.
+        mix: of two images and their labels.
+        seed: moves mixing, dropout and the like, by (seed, epoch, batch).
         order: the training batches', for the images in an accumulation window.
         classes: (K,) names, kept in every checkpoint.
         class_weights: (K,) factors on the training loss, or None.
@@ -47,6 +51,8 @@ class Classifier(LightningModule):
         network: Network,
         make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
         make_scheduler: Callable[[Optimizer, Horizon], LRScheduler],
+        loss: Loss,
+        mix: Mix,
         seed: int,
         order: Order,
         classes: Sequence[str],
@@ -56,9 +62,12 @@ class Classifier(LightningModule):
         self.classes = list(classes)
         self._class_weights = None if class_weights is None else torch.tensor(class_weights)
         self.network = network.module
+        self._head = network.head[-1]
+        self.takes_features = False  # of the trunk, cached: then the head alone runs
         self.frozen = frozen_modules(network.module)
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
-        self._seed, self._order = seed, order
+        self._loss, self._mix = loss, mix
+        self._seed, self.order = seed, order
         mean, std = torch.tensor(network.mean), torch.tensor(network.std)
         # (1, C), and no buffers: they stay float32.
         self._scale, self._shift = 1 / (255 * std)[None], (-mean / std)[None]
@@ -86,26 +95,56 @@ class Classifier(LightningModule):
             self.network.get_submodule(name).eval()
         return self
 
+    @property
+    def head(self) -> nn.Module:
+        """Return the part of the network that gives the logits."""
+        return self.network.get_submodule(self._head)
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return (B, K) logits of (B, 3, H, W) uint8 images."""
+        """Return (B, K) logits of (B, C, H, W) uint8 images."""
+        return self._logits(self.normalise(images))
+
+    def normalise(self, images: torch.Tensor) -> torch.Tensor:
+        """Return uint8 images as the network's weights want them, in float32.
+
+        Features pass as they are.
+        """
+        if self.takes_features:
+            return images
         self._scale, self._shift = self._scale.to(images.device), self._shift.to(images.device)
         scale, shift = spread(self._scale, images), spread(self._shift, images)
-        normalised = torch.addcmul(shift, images.float(), scale)
+        return torch.addcmul(shift, images.float(), scale)
+
+    def mixed(
+        self, images: torch.Tensor, labels: torch.Tensor, epoch: int, batch_idx: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return normalised images as a training step sees them, and their targets."""
+        if self._mix is keep:
+            return images, labels
+        return self._mix(images, labels, len(self.classes), Draw.at(self._seed, epoch, batch_idx))
+
+    def _logits(self, normalised: torch.Tensor) -> torch.Tensor:
+        if self.takes_features:
+            return self.head(normalised)  # type: ignore[no-any-return]  # nn.Module returns Any
         dtype = next(self.network.parameters()).dtype
         return self.network(normalised.to(dtype=dtype, memory_format=self._memory_format))  # type: ignore[no-any-return]  # nn.Module returns Any
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer over what trains, and its schedule over the steps that will run."""
-        optimizer = self._make_optimizer([p for p in self.network.parameters() if p.requires_grad])
-        optimizer.register_step_post_hook(self._count_step)
         total = int(self.trainer.estimated_stepping_batches)  # asks for the loader, so comes first
         batches, k = self.trainer.num_training_batches, self.trainer.accumulate_grad_batches
         self.horizon = Horizon(total, math.ceil(batches / k))
-        scheduler = self._make_scheduler(optimizer, self.horizon)
+        optimizer, scheduler = self.make_optimizer(self.horizon)
+        optimizer.register_step_post_hook(self._count_step)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
+
+    def make_optimizer(self, horizon: Horizon) -> tuple[Optimizer, LRScheduler]:
+        """Return an optimizer over what trains, and its schedule over a horizon."""
+        optimizer = self._make_optimizer([p for p in self.network.parameters() if p.requires_grad])
+        return optimizer, self._make_scheduler(optimizer, horizon)
 
     def _count_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
@@ -117,20 +156,29 @@ class Classifier(LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Make dropout and the like a function of (seed, epoch, batch)."""
-        torch.manual_seed(torch_seed(self._seed, Stream.STEP, self.current_epoch, batch_idx))
+        seed = torch_seed(self._seed, Stream.STEP, self.current_epoch, batch_idx)
+        seed_generator(self.device, seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
         """Return the loss, weighted so that a step is the mean over the images of its window."""
-        loss, logits = self._loss(batch, self._class_weights)
-        self._window.add(loss, logits, batch.labels)
+        images, targets = self.normalise(batch.images), batch.labels
+        images, targets = self.mixed(images, targets, self.current_epoch, batch_idx)
+        logits = self._logits(images)
+        if self._class_weights is not None:
+            self._class_weights = self._class_weights.to(logits.device)
+        # Weighted, it is the mean of weight x loss over images. torch's own weighted mean divides
+        # by the batch's weights, so that an image would count more in one batch than in another.
+        loss = self._loss(logits.float(), targets, self._class_weights).mean()
+        mixes = targets.dim() == 2  # then an answer is right if it is the larger share's class
+        self._window.add(loss, logits, targets.argmax(dim=1) if mixes else targets)
         self.compute_dtype = logits.dtype
-        images, k = len(batch.labels), self.trainer.accumulate_grad_batches
-        self.images_seen += images
-        self._step_images = images if batch_idx % k == 0 else self._step_images + images
+        count, k = len(batch.labels), self.trainer.accumulate_grad_batches
+        self.images_seen += count
+        self._step_images = count if batch_idx % k == 0 else self._step_images + count
         self.largest_step_images = max(self.largest_step_images, self._step_images)
         start = batch_idx - batch_idx % k
         stop = min(start + k, int(self.trainer.num_training_batches))
-        weight = window_weight(images, self._order.images_in(start, stop), k)
+        weight = window_weight(count, self.order.images_in(start, stop), k)
         return loss if weight == 1 else loss * weight
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -170,8 +218,9 @@ class Classifier(LightningModule):
     on_test_epoch_start = on_validation_epoch_start
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Count one batch; its loss is not weighted by class, so that runs compare."""
-        loss, logits = self._loss(batch, None)
+        """Count one batch; its loss is plain cross-entropy, so that runs compare."""
+        logits = self(batch.images)
+        loss = nn.functional.cross_entropy(logits.float(), batch.labels)
         self._evaluation.add(loss, logits, batch.labels)
         self._confusion.add(logits, batch.labels)
 
@@ -194,20 +243,6 @@ class Classifier(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the label space beside the weights: without it they answer numbers."""
         checkpoint["classes"] = self.classes
-
-    def _loss(
-        self, batch: Batch, class_weights: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the cross-entropy in float32, its mean over images, and the (B, K) logits.
-
-        Weighted, it is the mean of weight x loss over images. torch's own weighted mean divides by
-        the batch's weights, so that an image would count more in one batch than in another.
-        """
-        logits = self(batch.images)
-        if class_weights is None:
-            return nn.functional.cross_entropy(logits.float(), batch.labels), logits
-        each = nn.functional.cross_entropy(logits.float(), batch.labels, reduction="none")
-        return (each * class_weights.to(each.device)[batch.labels]).mean(), logits
 
     def _read_window(self) -> tuple[float, float, float]:
         """Move the sums since the last line into the epoch's; the place where divergence is seen.

@@ -7,11 +7,13 @@ import torch
 
 from cvexp.config import UsageError
 
+Name = Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true"]
+
 
 class Precision(NamedTuple):
     """What the Trainer is given, and what a person should know of it."""
 
-    trainer: str
+    trainer: Name
     warning: str | None
 
 
@@ -19,7 +21,7 @@ def lightning(
     device: torch.device,
     /,
     *,
-    trainer: Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true"],
+    trainer: Name,
     float32_matmul: Literal["highest", "high"],
 ) -> Precision:
     """Set torch's float32 matmul precision and return the Trainer's.

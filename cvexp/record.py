@@ -165,7 +165,7 @@ class MetricsLog(Logger):
             file.write(json.dumps({"step": step, **metrics}, allow_nan=False) + "\n")
 
 
-def effective(trainer: Trainer, module: Classifier, batch_size: int) -> dict[str, Any]:
+def effective(trainer: Trainer, module: Classifier) -> dict[str, Any]:
     """Return what really ran, read from the objects that ran it and not from the config."""
     trainable, total = count_parameters(module.network)
     rates = module.learning_rates
@@ -176,10 +176,11 @@ def effective(trainer: Trainer, module: Classifier, batch_size: int) -> dict[str
         "device": _device_name(module.device),
         "devices": trainer.num_devices,
         "strategy": type(trainer.strategy).__name__,
-        "batch_size": batch_size,
+        "batch_size": module.order.batch_size,
         "effective_batch_size": module.largest_step_images,
         "optimizer_steps": module.steps,
         "images_seen": module.images_seen,
+        "images_not_seen_per_epoch": module.order.not_seen,
         "trainable_parameters": trainable,
         "total_parameters": total,
         "frozen_modules": module.frozen,

@@ -5,7 +5,6 @@ import json
 import math
 import os
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,17 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
-from cvexp import freeze, record
+from cvexp import features, record
 from cvexp.atomic import write_atomically
 from cvexp.checkpoint import AtomicCheckpointIO, LastAndBest
 from cvexp.config import build, check, factors, identity, unresolved
 from cvexp.console import config_tree, counts_table, quieten_lightning, run_table, show, stage, warn
-from cvexp.data import Data
-from cvexp.loader import Loaders, Order
+from cvexp.freeze import Caching
+from cvexp.loader import Loaders
 from cvexp.meter import Meter
-from cvexp.model import Network
 from cvexp.module import Classifier
+from cvexp.prepare import Prepared, prepare
 from cvexp.progress import Bar
-from cvexp.randomness import Stream, torch_seed
-from cvexp.trainer import check_limits, limited, root_device
 
 
 def main(config: DictConfig, began: float) -> None:
@@ -60,64 +57,23 @@ def _keep_config(folder: Path, config: DictConfig, hydra: Any, typed: list[str])
 
 
 def _execute(config: DictConfig, typed: list[str], run: record.Record, began: float) -> None:
-    """Tell the story: check, model, data, loaders, freeze, module, trainer, fit, test, record."""
+    """Tell the story: prepare, trainer, fit, test, record."""
     check(config, typed)
     labels = {key: unresolved(config, key) for key in ("name", "tags")}
     run.update(**labels, identity=identity(config))
     if config.show_config:
         plain: Any = OmegaConf.to_container(config)  # unresolved: a secret stays a reference
         show(config_tree(plain, list(run.fields["factors"])))
-    seed, run_dir = config.seed, run.run_dir
-    arguments = build(config, "trainer")
-    if arguments["fast_dev_run"]:
-        warn("trainer.fast_dev_run: a batch or a few of everything; the figures mean nothing")
-    device = root_device(arguments["accelerator"])
-    precision = build(config, "precision", device)
-    stage("precision", f"{precision.trainer} on {device}")
-    if precision.warning:
-        warn(precision.warning)
-
-    torch.manual_seed(torch_seed(seed, Stream.INIT))
-    network = build(config, "model")
-    network.check_size(config.data.size)
-    stage("model", f"{network.name}, weights: {network.weights}")
-
-    data = build(config, "data")
-    run.update(data=data.record())
-    stage("data", str(data))
-
-    policy = build(config, "augmentation")
-    loaders = build(config, "loader", data, policy, seed, device)
-    stage("augmentation", str(policy))
-    batch_size = loaders.train.order.batch_size
-    stage("loader", f"{loaders.description}, {len(loaders.train)} batches of {batch_size} an epoch")
-
-    network.replace_head(len(data.classes))
-    build(config, "freeze", network)
-    stage("freeze", freeze.describe(network))
-
-    check_limits(arguments, {split: len(getattr(loaders, split)) for split in data.splits})
-    accumulation = build(config, "accumulation", len(loaders.train))
-    _report(run_dir, data, loaders.train.order, network, accumulation)
-    batches = limited(len(loaders.train), arguments["limit_train_batches"])
-    network.check_batch(loaders.train.order.images_in(batches - 1, batches))
-    if accumulation > batches:  # limits serve debugging, so this is no error
-        warn(f"a step averages {batches} batches, not {accumulation}: the epoch is limited to them")
-    module = Classifier(
-        network,
-        partial(build, config, "optimizer"),
-        partial(build, config, "scheduler"),
-        seed,
-        loaders.train.order,
-        data.classes,
-        data.class_weights,
-    )
+    ready = prepare(config, typed)
+    arguments, module, loaders, run_dir = ready.arguments, ready.module, ready.loaders, run.run_dir
+    run.update(data=ready.data.record())
+    _report(run_dir, ready)
     checkpoints = LastAndBest(None if arguments["fast_dev_run"] else run_dir / "checkpoints")
-    meter = Meter(loaders.train, began)
+    meter = Meter(began)
     trainer = Trainer(
         **arguments,
-        precision=precision.trainer,
-        accumulate_grad_batches=accumulation,
+        precision=ready.precision.trainer,
+        accumulate_grad_batches=ready.accumulation,
         logger=[record.MetricsLog(run_dir / "metrics.jsonl"), *build(config, "tracker", run_dir)],
         callbacks=[meter, Bar(), checkpoints, *build(config, "debug", run_dir)],
         plugins=[AtomicCheckpointIO()],
@@ -130,9 +86,12 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
     # deterministic=true would also fill all new memory, for a tenth of a step's time on a CPU.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     with closing(loaders):
+        cached = None
+        if ready.caching is not None:
+            loaders, cached = _cached(trainer, ready, ready.caching)
         _fit(trainer, module, loaders)
-        run.update(effective=record.effective(trainer, module, batch_size))
-        run.update(**_test(trainer, module, loaders, checkpoints), cost=meter.cost(device))
+        run.update(effective={**record.effective(trainer, module), "cached_features": cached})
+        run.update(**_test(trainer, module, loaders, checkpoints), cost=meter.cost(ready.device))
     run.end("completed")
     show(run_table(run.fields))
     stage("run", os.path.relpath(run_dir))
@@ -146,15 +105,25 @@ def _fit(trainer: Trainer, module: Classifier, loaders: Loaders) -> None:
         raise RuntimeError(f"{attempted} optimizer steps were made of the {planned} planned")
 
 
-def _report(run_dir: Path, data: Data, order: Order, network: Network, accumulation: int) -> None:
+def _cached(trainer: Trainer, ready: Prepared, caching: Caching) -> tuple[Loaders, dict[str, Any]]:
+    """Swap images for the features that the frozen trunk gives them; return what that came to."""
+    plugin, module = trainer.precision_plugin, ready.module
+    plugin.convert_module(module.to(ready.device))
+    loaders, report = features.cache(ready.loaders, module, caching, plugin.forward_context())
+    stage("features", f"{loaders.description}, computed in {report['seconds']:.1f} s")
+    return loaders, report
+
+
+def _report(run_dir: Path, ready: Prepared) -> None:
     """Write data.json, and say of the data what a person should know before epoch 0."""
+    data, order = ready.data, ready.loaders.train.order
     batches = len(order)
     last = order.images_in(batches - 1, batches)
     loader = {
         "batches_per_epoch": batches,
-        "steps_per_epoch": math.ceil(batches / accumulation),
+        "steps_per_epoch": math.ceil(batches / ready.accumulation),
         "images_in_last_batch": last,
-        "images_not_seen_per_epoch": order.length - order.images_in(0, batches),
+        "images_not_seen_per_epoch": order.not_seen,
     }
     report = {**data.report, "loader": loader}
     text = json.dumps(report, indent=2, ensure_ascii=False)

@@ -23,6 +23,18 @@ class Horizon(NamedTuple):
     steps_per_epoch: int
 
 
+def planned(batches: int, accumulation: int, max_epochs: int, max_steps: int) -> Horizon:
+    """Return the horizon of a run, as Lightning will count it.
+
+    Args:
+        batches: that an epoch trains on.
+        max_steps: -1 for no limit.
+    """
+    steps_per_epoch = math.ceil(batches / accumulation)
+    total = max_epochs * steps_per_epoch
+    return Horizon(total if max_steps < 0 else min(total, max_steps), steps_per_epoch)
+
+
 def constant(optimizer: Optimizer, horizon: Horizon, /) -> LambdaLR:
     """Keep the learning rate."""
     return LambdaLR(optimizer, lambda step: 1.0)

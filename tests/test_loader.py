@@ -12,6 +12,7 @@ from cvexp.loader import Batch, Batches, Loaders, Order
 from tests.test_augmentation import LIGHT
 
 CPU = torch.device("cpu")
+WORKERS = {"prefetch_batches": 2, "timeout_s": 60.0}
 
 
 def make(engine: str, data: Data, policy: Policy, *, drop_last: bool = False) -> Loaders:
@@ -21,7 +22,7 @@ def make(engine: str, data: Data, policy: Policy, *, drop_last: bool = False) ->
             data, policy, 0, CPU, batch_size=50, drop_last=drop_last, memory_fraction=0.5
         )
     return loader.albumentations(
-        data, policy, 0, CPU, batch_size=50, num_workers=int(engine), drop_last=drop_last
+        data, policy, 0, CPU, batch_size=50, num_workers=int(engine), drop_last=drop_last, **WORKERS
     )
 
 
@@ -134,7 +135,9 @@ def test_a_balanced_sampler_shows_each_class_as_often() -> None:
 
 def test_no_batch_at_all_is_an_error(data: Data) -> None:
     with pytest.raises(UsageError, match=r"loader\.batch_size=5000"):
-        loader.albumentations(data, none(), 0, CPU, batch_size=5000, num_workers=0, drop_last=True)
+        loader.albumentations(
+            data, none(), 0, CPU, batch_size=5000, num_workers=0, drop_last=True, **WORKERS
+        )
 
 
 def test_a_set_that_does_not_fit_names_the_other_loader(data: Data) -> None:

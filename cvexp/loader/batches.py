@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from annotated_types import Ge
 from numpy.typing import NDArray
+from torch import distributed
 
 from cvexp.config import UsageError
 from cvexp.data import Data
@@ -43,7 +44,12 @@ class Key(NamedTuple):
 class Order:
     """The batches of a split: shuffled by (seed, epoch) for training, as stored for evaluation.
 
+    Of R ranks, each takes its own part of every R * batch_size images. In training all have equally
+    many batches: what is left at the end for fewer images than ranks is not seen. In evaluation
+    every image is seen once.
+
     Args:
+        batch_size: of one rank.
         labels: (N,) where each class is to be drawn equally often, with replacement; else None.
     """
 
@@ -61,8 +67,11 @@ class Order:
         self._epoch, self._pinned = 0, False
 
     def __len__(self) -> int:
-        whole, rest = divmod(self.length, self.batch_size)
-        return whole + (rest > 0 and not self._drop_last)
+        rank, ranks = _rank()
+        whole, rest = divmod(self.length, ranks * self.batch_size)
+        if self._seed is None:
+            return whole + (_share(rest, rank + 1, ranks) > _share(rest, rank, ranks))
+        return whole + (rest >= ranks and not self._drop_last)
 
     def __iter__(self) -> Iterator[Key]:
         epoch = self._epoch
@@ -73,9 +82,16 @@ class Order:
         else:
             order = balanced(self._seed, epoch, self._labels)
             draws = order + self.length * _occurrence(order)
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            part = slice(start, start + self.batch_size)
+        for number in range(len(self)):
+            part = self._part(number)
             yield Key(epoch, order[part], draws[part])
+
+    def _part(self, number: int) -> slice:
+        """Return which positions of the epoch's order are this rank's batch `number`."""
+        rank, ranks = _rank()
+        start = number * ranks * self.batch_size
+        count = min(self.length - start, ranks * self.batch_size)
+        return slice(start + _share(count, rank, ranks), start + _share(count, rank + 1, ranks))
 
     def set_epoch(self, epoch: int) -> None:
         """Move to an epoch; Lightning calls it before each."""
@@ -87,9 +103,29 @@ class Order:
         self._pinned = True
 
     def images_in(self, start: int, stop: int) -> int:
-        """Return how many images batches start..stop hold."""
-        last = self.length if stop >= len(self) and not self._drop_last else stop * self.batch_size
-        return last - start * self.batch_size
+        """Return how many images batches start..stop of this rank hold."""
+        if start >= stop:
+            return 0
+        last = len(range(self.length)[self._part(stop - 1)])
+        return (stop - 1 - start) * self.batch_size + last
+
+    @property
+    def not_seen(self) -> int:
+        """Return how many images of the split no batch of an epoch holds, on any rank."""
+        covered = len(self) * self.batch_size * _rank()[1]
+        return max(self.length - covered, 0)
+
+
+def _rank() -> tuple[int, int]:
+    """Return this process's rank and the number of ranks, once torch.distributed knows them."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+def _share(count: int, rank: int, ranks: int) -> int:
+    """Return how many of count images go to the ranks before this one."""
+    return count * rank // ranks
 
 
 def _occurrence(order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -120,8 +156,7 @@ class Batches:
     """
 
     def __init__(self, order: Order, engine: Engine) -> None:
-        self.order = order
-        self._engine = engine
+        self.order, self.engine = order, engine
         self.wait_s = 0.0  # seconds that the consumer waited for batches
 
     @property
@@ -135,7 +170,7 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         # A generator: the engine starts at the first batch, after set_epoch, not at iter().
         begun = time.perf_counter()
-        for batch in self._engine(self.order):
+        for batch in self.engine(self.order):
             self.wait_s += time.perf_counter() - begun
             yield batch
             begun = time.perf_counter()
@@ -143,7 +178,7 @@ class Batches:
 
     def close(self) -> None:
         """Give back what the engine holds."""
-        self._engine.close()
+        self.engine.close()
 
 
 class _BatchSampler(NamedTuple):

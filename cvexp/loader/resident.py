@@ -25,27 +25,37 @@ def device(
     drop_last: bool,
     memory_fraction: Annotated[float, Gt(0), Le(1)],
 ) -> Loaders:
-    """Return loaders over uint8 tensors that live on the device.
+    """Return loaders over uint8 tensors on the device, or in pinned host memory beside a full one.
 
     Raises:
-        UsageError: the set takes more than memory_fraction of the device's free memory.
+        UsageError: the set takes more than memory_fraction of the free memory of either.
     """
     needed = sum(split.read_bytes for split in data.splits.values())
-    free = free_bytes(device)
-    if needed > memory_fraction * free:
+    allowed = {
+        home: memory_fraction * free_bytes(home)
+        for home in dict.fromkeys([device, torch.device("cpu")])
+    }
+    home = next((place for place, room in allowed.items() if needed <= room), None)
+    if home is None:
+        room = " and ".join(f"{mib(room)} on {place}" for place, room in allowed.items())
         raise UsageError(
-            f"loader=device needs {needed / 2**20:,.0f} MiB for the set, loader.memory_fraction="
-            f"{memory_fraction} allows {memory_fraction * free / 2**20:,.0f} MiB of the device's "
-            "free memory; try loader=albumentations"
+            f"loader=device needs {mib(needed)} for the set, and loader.memory_fraction="
+            f"{memory_fraction} of the free memory allows {room}; try loader=albumentations"
         )
     batches = {
         name: Batches(
             order,
-            _Engine(data.splits[name], policy if name == "train" else none(), seed, device),
+            _Engine(data.splits[name], policy if name == "train" else none(), seed, home, device),
         )
         for name, order in orders(data, seed, batch_size, drop_last).items()
     }
-    return Loaders(**batches, description=f"{needed / 2**20:,.0f} MiB of images on {device}")
+    where = f"on {device}" if home == device else f"in pinned host memory, cut for {device}"
+    return Loaders(**batches, description=f"{mib(needed)} of images {where}")
+
+
+def mib(size: float) -> str:
+    """Return a size in bytes for people."""
+    return f"{size / 2**20:,.0f} MiB"
 
 
 def free_bytes(device: torch.device) -> int:
@@ -54,22 +64,28 @@ def free_bytes(device: torch.device) -> int:
 
 
 class _Engine:
-    """Cut batches from tensors on the device; the tensors are made at the first batch."""
+    """Cut batches from tensors at home, augment on the device; they are made at the first batch."""
 
-    def __init__(self, split: Split, policy: Policy, seed: int, device: torch.device) -> None:
-        self._split, self._policy, self._seed, self._device = split, policy, seed, device
+    def __init__(
+        self, split: Split, policy: Policy, seed: int, home: torch.device, device: torch.device
+    ) -> None:
+        self._split, self._policy, self._seed = split, policy, seed
+        self._home, self._device = home, device
         self._images: torch.Tensor | None = None
 
     def __call__(self, order: Order) -> Iterator[Batch]:
         if self._images is None:
             stacked = np.stack([self._split.read(i) for i in range(len(self._split))])
-            self._images = torch.from_numpy(stacked).to(self._device)
+            self._images = torch.from_numpy(stacked).to(self._home)
             self._labels = torch.from_numpy(self._split.labels).to(self._device)
         for epoch, positions, numbers in order:
             indices = torch.from_numpy(positions).to(self._device)
             drawn = self._policy.draw(self._seed, epoch, numbers, self._split.size)
-            images = self._images[indices].permute(0, 3, 1, 2)
-            yield Batch(self._policy.on_batch(images, drawn), self._labels[indices], indices)
+            cut = self._images[indices.to(self._home)]
+            if self._home != self._device:  # pinned, the copy goes on while the host does
+                cut = cut.pin_memory().to(self._device, non_blocking=True)
+            images = self._policy.on_batch(cut.permute(0, 3, 1, 2), drawn)
+            yield Batch(images, self._labels[indices], indices)
 
     def close(self) -> None:
         """Free the images."""

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 from torch.utils.data import DataLoader, Dataset
 
 from cvexp.augmentation import Policy, none
 from cvexp.data import Data, Split
-from cvexp.loader.batches import Batch, Batches, BatchSize, Key, Loaders, Order, orders
+from cvexp.loader.batches import Batch, Batches, BatchSize, Key, Loaders, Order, Prefetch, orders
 
 
 def albumentations(
@@ -23,6 +23,8 @@ def albumentations(
     *,
     batch_size: BatchSize,
     num_workers: Annotated[int, Ge(0)],
+    prefetch_batches: Prefetch,
+    timeout_s: Annotated[float, Gt(0)],
     drop_last: bool,
 ) -> Loaders:
     """Return loaders that augment each image on its own with albumentations' kernels."""
@@ -33,6 +35,8 @@ def albumentations(
             _Engine(
                 _Images(data.splits[name], policy if name == "train" else none(), seed),
                 num_workers,
+                prefetch_batches,
+                timeout_s,
                 pin_memory=device.type == "cuda",
             ),
         )
@@ -71,8 +75,17 @@ class _Images(Dataset[Batch]):
 class _Engine:
     """Walk an order with torch's DataLoader; its workers, once started, serve every epoch."""
 
-    def __init__(self, images: _Images, num_workers: int, *, pin_memory: bool) -> None:
+    def __init__(
+        self,
+        images: _Images,
+        num_workers: int,
+        prefetch_batches: int,
+        timeout_s: float,
+        *,
+        pin_memory: bool,
+    ) -> None:
         self._images, self._num_workers, self._pin_memory = images, num_workers, pin_memory
+        self._prefetch_batches, self._timeout_s = prefetch_batches, timeout_s
         self._loader: DataLoader[Batch] | None = None
 
     def __call__(self, order: Order) -> Iterator[Batch]:
@@ -83,15 +96,34 @@ class _Engine:
                 batch_size=None,
                 num_workers=self._num_workers,
                 persistent_workers=self._num_workers > 0,
+                prefetch_factor=self._prefetch_batches if self._num_workers else None,
+                timeout=self._timeout_s if self._num_workers else 0,
                 pin_memory=self._pin_memory,
                 worker_init_fn=_one_thread,
                 generator=torch.Generator(),  # or each epoch would draw from the global one
             )
-        return iter(self._loader)
+        try:
+            yield from self._loader
+        except RuntimeError as error:
+            raise RuntimeError(self._cause(str(error))) from error
+
+    def _cause(self, reason: str) -> str:
+        """Return what befell the workers as one line; torch says it in many."""
+        if "timed out" in reason:
+            return (
+                f"the workers gave no batch within loader.timeout_s={self._timeout_s:g} seconds: "
+                "one hangs, or is slower than that"
+            )
+        if "worker (pid" in reason:
+            fewer = f"if memory ran out, take less than loader.num_workers={self._num_workers}"
+            return f"{reason.strip()} {fewer}"
+        return reason.strip().splitlines()[-1]  # of a traceback: the error itself
 
     def close(self) -> None:
         """Stop the workers: left to the garbage collector, each takes five seconds to notice."""
         iterator: Any = self._loader and self._loader._iterator  # torch has no public way
         if iterator is not None and self._num_workers:
             iterator._shutdown_workers()
+            for worker in iterator._workers:  # one that hangs outlives that, and the run with it
+                worker.kill()
         self._loader = None
