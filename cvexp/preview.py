@@ -56,7 +56,7 @@ def page(ready: Prepared, title: str) -> Figure:
     rows = freeze.table(ready.network)
     axes = figure.subplots(4, 1, height_ratios=[3, 3, 2, 0.6 + 0.17 * len(rows)])
     augmented, plain = first_batch(ready)
-    _images(axes[0], *augmented, f"training sees, augmented ({ready.policy})")
+    _images(axes[0], *augmented, f"training sees (augmentation: {ready.policy})")
     _images(axes[1], *plain, "the same images as validation sees them")
     _rates(axes[2], ready)
     _table(axes[3], ready, rows)

@@ -13,6 +13,8 @@ import pytest
 
 from cvexp import cli
 from cvexp.data import Data, digits
+from cvexp.data.images import Split
+from cvexp.data.store import Form, Pixels
 
 ROOT = Path(__file__).resolve().parent.parent
 TOY = (
@@ -39,9 +41,9 @@ class Outcome(NamedTuple):
     out: str
     err: str
 
-    def record(self, folder: Path) -> dict[str, Any]:
-        """Return the one run.json below a folder."""
-        (path,) = folder.glob("multirun/*/run.json")
+    def record(self, folder: Path, name: str = "*") -> dict[str, Any]:
+        """Return the one run.json below a folder, or that of the run of this name."""
+        (path,) = folder.glob(f"multirun/{name}/run.json")
         return json.loads(path.read_text())
 
 
@@ -84,9 +86,27 @@ def data() -> Data:
     return digits(**DIGITS)
 
 
+def made(images: np.ndarray) -> Data:
+    """Return (N, size, size, C) uint8 images as all three splits, in ten classes by turns."""
+    count, size, channels = len(images), images.shape[1], images.shape[-1]
+    split = Split(
+        Pixels(images),
+        np.arange(count),
+        np.arange(count) % 10,
+        [f"{i}.png" for i in range(count)],
+        Form(size, "squash", channels, size * size),
+    )
+    return Data("made", tuple("0123456789"), split, split, split, "")
+
+
 @pytest.fixture
 def photo() -> np.ndarray:
     """Return a smooth (40, 40, 3) uint8 image with detail in each channel."""
-    y, x = np.mgrid[0:40, 0:40] / 40
+    return photograph()
+
+
+def photograph(size: int = 40) -> np.ndarray:
+    """Return a smooth (size, size, 3) uint8 image with detail in each channel."""
+    y, x = np.mgrid[0:size, 0:size] / size
     waves = [np.sin(7 * x + 3 * y), np.cos(5 * y - 2 * x), np.sin(9 * x * y)]
     return np.stack([127 + 100 * wave for wave in waves], axis=-1).astype(np.uint8)

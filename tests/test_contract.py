@@ -32,12 +32,14 @@ def test_options_snapshot() -> None:
     """The public surface changes only on purpose."""
     assert OPTIONS == {
         "accumulation": ["x1", "x2", "x4", "x8"],
-        "augmentation": ["flip-crop", "light", "none"],
+        "augmentation": ["flip-crop", "light", "none", "strong"],
         "data": ["cifar10", "cifar100", "digits", "folder", "table", "torchvision"],
         "debug": ["fast", "none", "overfit", "profile"],
         "experiment": ["none", "seminar-cifar10"],
         "freeze": ["full", "last", "most"],
-        "loader": ["albumentations", "device"],
+        "loader": ["albumentations", "dali", "device"],
+        "loss": ["cross-entropy"],
+        "mix": ["cutmix", "mixup", "none"],
         "model": ["efficientnet-lite0", "resnet18", "resnet50", "timm", "torchvision", "vit-tiny"],
         "optimizer": ["adam", "adamw", "sgd"],
         "precision": ["16-mixed", "32-true", "bf16-mixed", "bf16-true", "tf32"],

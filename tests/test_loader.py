@@ -1,28 +1,73 @@
 """Every engine gives the same batches."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from PIL import ExifTags, Image
 
+import cvexp.loader.batches as batches_module
 from cvexp import loader
 from cvexp.augmentation import Policy, none
+from cvexp.augmentation.colour import RgbShift
 from cvexp.config import UsageError
-from cvexp.data import Data
+from cvexp.data import Data, folder
 from cvexp.loader import Batch, Batches, Loaders, Order
-from tests.test_augmentation import LIGHT
+from cvexp.loader.batches import Key
+from tests.conftest import ROOT, made, photograph
+from tests.test_augmentation import LIGHT, POLICIES, STRONG
 
 CPU = torch.device("cpu")
-WORKERS = {"prefetch_batches": 2, "timeout_s": 60.0}
+SHIFTS = Policy(RgbShift(1.0, 100.0))
+# albumentations in the main process, in one and two workers; the two that make a batch at once
+ENGINES = ("0", "2", "device", "dali")
 
 
-def make(engine: str, data: Data, policy: Policy, *, drop_last: bool = False) -> Loaders:
-    """Build a loader by its engine: device, or albumentations with some number of workers."""
+def make(
+    engine: str,
+    data: Data,
+    policy: Policy,
+    *,
+    seed: int = 0,
+    batch_size: int = 50,
+    drop_last: bool = False,
+    prefetch_batches: int = 2,
+    timeout_s: float = 60.0,
+) -> Loaders:
+    """Build a loader by its engine: device, dali, or albumentations with a number of workers."""
     if engine == "device":
         return loader.device(
-            data, policy, 0, CPU, batch_size=50, drop_last=drop_last, memory_fraction=0.5
+            data, policy, seed, CPU, batch_size=batch_size, drop_last=drop_last, memory_fraction=0.5
+        )
+    if engine == "dali":
+        return loader.dali(
+            data,
+            policy,
+            seed,
+            CPU,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            num_threads=2,
+            prefetch_batches=prefetch_batches,
         )
     return loader.albumentations(
-        data, policy, 0, CPU, batch_size=50, num_workers=int(engine), drop_last=drop_last, **WORKERS
+        data,
+        policy,
+        seed,
+        CPU,
+        batch_size=batch_size,
+        num_workers=int(engine),
+        prefetch_batches=prefetch_batches,
+        timeout_s=timeout_s,
+        drop_last=drop_last,
     )
 
 
@@ -39,33 +84,63 @@ def same(left: list[Batch], right: list[Batch]) -> bool:
     )
 
 
-@pytest.mark.parametrize("engine", ["1", "2"])
-def test_workers_change_nothing(engine: str, data: Data) -> None:
-    main, workers = make("0", data, LIGHT), make(engine, data, LIGHT)
+@pytest.mark.parametrize(("engine", "prefetch_batches"), [("1", 1), ("2", 2), ("2", 5)])
+def test_workers_and_prefetching_change_nothing(
+    engine: str, prefetch_batches: int, data: Data
+) -> None:
+    main = make("0", data, LIGHT)
+    workers = make(engine, data, LIGHT, prefetch_batches=prefetch_batches)
     for number in (0, 1, 3):
         assert same(epoch(main.train, number), epoch(workers.train, number))
     assert same(list(main.val), list(workers.val))
+    workers.close()
 
 
-def test_engines_show_the_same_images(data: Data) -> None:
-    by_image, by_batch = make("0", data, none()), make("device", data, none())
+@pytest.mark.parametrize("prefetch_batches", [1, 4])
+def test_dalis_prefetching_changes_nothing(prefetch_batches: int, data: Data) -> None:
+    two = make("dali", data, STRONG)
+    other = make("dali", data, STRONG, prefetch_batches=prefetch_batches)
+    for number in (0, 3):
+        assert same(epoch(two.train, number), epoch(other.train, number))
+
+
+@pytest.mark.parametrize("engine", ["device", "dali"])
+def test_engines_show_the_same_images(engine: str, data: Data) -> None:
+    by_image, by_batch = make("0", data, none()), make(engine, data, none())
     for number in (0, 2):
         assert same(epoch(by_image.train, number), epoch(by_batch.train, number))
     assert same(list(by_image.test), list(by_batch.test))
 
 
-def test_engines_augment_alike(data: Data) -> None:
+@pytest.mark.parametrize("engine", ["device", "dali"])
+@pytest.mark.parametrize("policy", ["light", "flip-crop", "strong"])
+def test_engines_augment_alike(policy: str, engine: str, data: Data) -> None:
     pairs = zip(
-        epoch(make("0", data, LIGHT).train, 1),
-        epoch(make("device", data, LIGHT).train, 1),
+        epoch(make("0", data, POLICIES[policy]).train, 1),
+        epoch(make(engine, data, POLICIES[policy]).train, 1),
         strict=True,
     )
     for left, right in pairs:
         assert torch.equal(left.indices, right.indices)
+        assert torch.equal(left.labels, right.labels)
         assert (left.images.float() - right.images.float()).abs().mean() < 1
 
 
-@pytest.mark.parametrize("engine", ["0", "2", "device"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_worker_epoch_or_seed_repeats_an_augmentation(engine: str) -> None:
+    """One image 40 times over in batches of 5: what differs is the augmentation alone."""
+    images = np.repeat(photograph()[None], 40, axis=0)
+    seen: list[bytes] = []
+    for seed, number in ((0, 0), (0, 1), (7, 0)):
+        loaders = make(engine, made(images), SHIFTS, seed=seed, batch_size=5)
+        seen += [
+            image.numpy().tobytes() for b in epoch(loaders.train, number) for image in b.images
+        ]
+        loaders.close()
+    assert len(set(seen)) == len(seen) == 120
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_an_image_looks_different_in_each_epoch(engine: str, data: Data) -> None:
     """The epoch reaches the draws through workers that outlive it (traps.md 1)."""
     train = make(engine, data, LIGHT).train
@@ -78,7 +153,7 @@ def test_an_image_looks_different_in_each_epoch(engine: str, data: Data) -> None
     assert changed.float().mean() > 0.9  # all but those that no operation was drawn for, twice
 
 
-@pytest.mark.parametrize("engine", ["0", "2", "device"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_each_image_once_an_epoch_in_a_new_order(engine: str, data: Data) -> None:
     train = make(engine, data, LIGHT).train
     orders = [torch.cat([batch.indices for batch in epoch(train, n)]).tolist() for n in (0, 1)]
@@ -87,7 +162,7 @@ def test_each_image_once_an_epoch_in_a_new_order(engine: str, data: Data) -> Non
     assert len(train) == len(epoch(train, 0)) == 26
 
 
-@pytest.mark.parametrize("engine", ["0", "2", "device"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_an_abandoned_epoch_leaves_nothing_behind(engine: str, data: Data) -> None:
     """trainer.limit_train_batches stops in mid-epoch; the next epoch begins at its beginning."""
     train, fresh = make(engine, data, LIGHT).train, make(engine, data, LIGHT).train
@@ -98,16 +173,89 @@ def test_an_abandoned_epoch_leaves_nothing_behind(engine: str, data: Data) -> No
 
 
 @pytest.mark.parametrize("batch_size", range(1, 10))
-def test_evaluation_shows_every_image_exactly_once(batch_size: int) -> None:
-    keys = list(Order(7, batch_size))
-    assert np.concatenate([key.indices for key in keys]).tolist() == list(range(7))
-    assert len(keys) == len(Order(7, batch_size))
+@pytest.mark.parametrize("engine", ["0", "device", "dali"])
+def test_evaluation_shows_every_image_exactly_once(engine: str, batch_size: int) -> None:
+    """And again, in the same order, with as many batches as it says (traps.md 27m)."""
+    images = np.arange(7, dtype=np.uint8).repeat(8 * 8 * 3).reshape(7, 8, 8, 3)
+    loaders = make(engine, made(images), LIGHT, batch_size=batch_size)
+    for _ in range(3):
+        batches = list(loaders.val)
+        assert len(batches) == len(loaders.val) == -(-7 // batch_size)
+        assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(7))
+        shown = torch.cat([batch.images[:, 0, 0, 0] for batch in batches])
+        assert shown.tolist() == list(range(7))
 
 
-def test_drop_last_drops_the_short_batch_alone(data: Data) -> None:
-    train = make("0", data, none(), drop_last=True).train
-    assert [len(batch.labels) for batch in train] == [50] * 25
-    assert len(train) == 25
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("length", [7, 12, 13, 14])
+def test_ranks_share_the_images(ranks: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each image on one rank; in training as many batches on each, or the ranks would wait."""
+
+    def keys(seed: int | None, drop_last: bool = False) -> list[list[Key]]:
+        found = []
+        for rank in range(ranks):
+            monkeypatch.setattr(batches_module, "_rank", lambda rank=rank: (rank, ranks))
+            order = Order(length, 4, seed=seed, drop_last=drop_last)
+            found.append(list(order))
+            sizes = [len(key.indices) for key in order]
+            assert len(order) == len(sizes)
+            assert all(0 < size <= 4 for size in sizes)
+            assert [order.images_in(0, n) for n in range(len(sizes) + 1)] == [
+                sum(sizes[:n]) for n in range(len(sizes) + 1)
+            ]
+            if seed is not None:
+                unseen = order.not_seen
+        if seed is not None:
+            assert len({len(own) for own in found}) == 1
+            assert sum(len(key.indices) for own in found for key in own) == length - unseen
+        return found
+
+    evaluated = [i for own in keys(None) for key in own for i in key.indices.tolist()]
+    assert sorted(evaluated) == list(range(length))
+    for drop_last in (False, True):
+        trained = [i for own in keys(3, drop_last) for key in own for i in key.indices.tolist()]
+        assert len(set(trained)) == len(trained)
+        assert len(trained) > length - (4 * ranks if drop_last else ranks)
+
+
+def test_ranks_are_those_of_torch_distributed(tmp_path: Path) -> None:
+    """Two real processes; what they show between them is every image once, from every loader."""
+    script = """
+import sys, torch
+from torch import distributed
+from tests.test_loader import epoch, made, make, LIGHT, photograph
+import numpy as np
+rank, folder = int(sys.argv[1]), sys.argv[2]
+distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
+images = np.repeat(photograph()[None], 14, axis=0)
+for engine in ("0", "device", "dali"):
+    loaders = make(engine, made(images), LIGHT, batch_size=3)
+    for batches in (epoch(loaders.train, 0), list(loaders.val)):
+        print(torch.cat([batch.indices for batch in batches]).tolist())
+"""
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(rank), str(tmp_path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    printed = [process.communicate()[0].splitlines() for process in both]
+    shown = [[json.loads(line) for line in lines] for lines in printed]
+    assert len(shown[0]) == len(shown[1]) == 6
+    for left, right in zip(*shown, strict=True):
+        assert sorted(left + right) == list(range(14))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_drop_last_drops_the_short_batch_alone(engine: str, data: Data) -> None:
+    loaders = make(engine, data, none(), drop_last=True)
+    assert [len(batch.labels) for batch in loaders.train] == [50] * 25
+    assert len(loaders.train) == 25
+    assert loaders.train.order.not_seen == 7
+    assert sum(len(batch.labels) for batch in loaders.val) == 180
 
 
 def test_images_in_counts_what_batches_hold() -> None:
@@ -133,11 +281,104 @@ def test_a_balanced_sampler_shows_each_class_as_often() -> None:
     assert not np.array_equal(np.concatenate([key.indices for key in order]), indices)
 
 
-def test_no_batch_at_all_is_an_error(data: Data) -> None:
+@pytest.mark.parametrize("engine", ["0", "device", "dali"])
+def test_no_batch_at_all_is_an_error(engine: str, data: Data) -> None:
     with pytest.raises(UsageError, match=r"loader\.batch_size=5000"):
-        loader.albumentations(
-            data, none(), 0, CPU, batch_size=5000, num_workers=0, drop_last=True, **WORKERS
-        )
+        make(engine, data, none(), batch_size=5000, drop_last=True)
+
+
+def test_a_dead_worker_fails_the_run_and_says_how_it_died(data: Data) -> None:
+    loaders = make("2", data, LIGHT, batch_size=10)
+    batches = iter(loaders.train)
+    next(batches)
+    os.kill(children()[0], signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"killed by signal: Killed|exited unexpectedly"):
+        list(batches)
+    loaders.close()
+
+
+def test_a_hung_worker_fails_the_run_within_timeout_s(data: Data) -> None:
+    """And is gone afterwards: a stopped process would outlive an ordinary end."""
+    loaders = make("2", data, LIGHT, batch_size=10, timeout_s=1.0)
+    batches = iter(loaders.train)
+    next(batches)
+    workers = children()
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"no batch within loader\.timeout_s=1 seconds"):
+        list(batches)
+    assert time.monotonic() - begun < 30
+    loaders.close()
+    for worker in workers:
+        with suppress(ChildProcessError):
+            os.waitpid(worker, 0)
+        assert not Path(f"/proc/{worker}").exists()
+
+
+def children() -> list[int]:
+    """Return the processes that this one has started and that live."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+@pytest.mark.parametrize("engine", ["0", "2", "dali"])
+def test_a_file_that_vanishes_in_mid_run_is_named(engine: str, tmp_path: Path) -> None:
+    loaders = make(engine, jpegs(tmp_path), none(), batch_size=2)
+    list(loaders.train)
+    for path in tmp_path.rglob("*.jpg"):
+        path.unlink()
+    with pytest.raises(RuntimeError, match=r"^[^\n]*\.jpg changed during the run[^\n]*$"):
+        epoch(loaders.train, 1)
+    loaders.close()
+
+
+@pytest.mark.parametrize("channels", [3, 1])
+@pytest.mark.parametrize("resize", ["crop", "squash", "pad"])
+def test_dali_decodes_as_pillow_does(resize: str, channels: int, tmp_path: Path) -> None:
+    """Colour, grey, turned by EXIF; and by our own rule what DALI would read otherwise."""
+    data = jpegs(tmp_path, resize=resize, channels=channels)
+    by_pillow, by_dali = make("0", data, none()), make("dali", data, none())
+    shown = []
+    for left, right in zip(list(by_pillow.train), list(by_dali.train), strict=True):
+        assert torch.equal(left.indices, right.indices)
+        shown.append((left.images.float() - right.images.float()).abs().flatten(1).mean(dim=1))
+    assert torch.cat(shown).max() < 1.0
+
+
+def jpegs(root: Path, *, resize: str = "crop", channels: int = 3) -> Data:
+    """Write a folder of ten images whose modes and shapes differ; nothing of it is cached."""
+    photo = Image.fromarray(photograph(96))
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    for name in ("a", "b"):
+        (root / name).mkdir(parents=True)
+        photo.crop((0, 0, 96, 64)).save(root / name / "wide.jpg", quality=90)
+        photo.crop((0, 0, 51, 96)).save(root / name / "tall.jpg", quality=90)
+        photo.crop((0, 0, 96, 64)).save(root / name / "turned.jpg", quality=90, exif=turned)
+        photo.convert("L").save(root / name / "grey.jpg", quality=90)
+        photo.convert("CMYK").save(root / name / "cmyk.jpg", quality=90)
+        photo.resize((20, 30)).save(root / name / "small.jpg", quality=90)
+        clear = photo.convert("RGBA")
+        clear.putalpha(100)
+        clear.save(root / name / "clear.png")
+        Image.fromarray(np.full((40, 40), 40000, np.uint16)).save(root / name / "deep.png")
+    return folder(
+        root=str(root),
+        classes=None,
+        size=48,
+        resize=resize,
+        channels=channels,
+        val_fraction=0.1,
+        test_fraction=0.1,
+        split_seed=0,
+        on_error="raise",
+        max_pixels=10**6,
+        class_weights="none",
+        sampler="uniform",
+        cache="none",
+        cache_dir="",
+    )
 
 
 def test_a_set_that_does_not_fit_names_the_other_loader(data: Data) -> None:
@@ -146,8 +387,9 @@ def test_a_set_that_does_not_fit_names_the_other_loader(data: Data) -> None:
 
 
 def test_images_are_channels_last_uint8(data: Data) -> None:
-    for engine in ("0", "device"):
+    for engine in ("0", "device", "dali"):
         batch = next(iter(make(engine, data, LIGHT).train))
+        assert batch.images.is_contiguous(memory_format=torch.channels_last)
         assert batch.images.shape == (50, 3, 32, 32)
         assert batch.images.dtype == torch.uint8
 

