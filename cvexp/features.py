@@ -56,7 +56,7 @@ def cache(
         }
     loaders.close()
     module.takes_features = True
-    module.network.train()  # as Lightning expects a module before the fit
+    nn.Module.train(module)  # all of it, as Lightning expects a module before the fit
     size = sum(features.bytes for features in cached.values())
     report = {
         "splits": {split: list(features.features.shape) for split, features in cached.items()},

@@ -66,9 +66,13 @@ def cvexp(
     return run
 
 
-def command(*arguments: str, cwd: Path) -> Outcome:
-    """Run the command line in a process of its own, as a person would."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def command(*arguments: str, cwd: Path, path: Path | None = None) -> Outcome:
+    """Run the command line in a process of its own, as a person would.
+
+    Args:
+        path: a folder of packages that are found before all others.
+    """
+    environment = {**os.environ, "PYTHONPATH": ":".join(str(p) for p in (path, ROOT) if p)}
     done = subprocess.run(
         [sys.executable, "-m", "cvexp", *arguments],
         cwd=cwd,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cvexp import config
-from tests.conftest import TOY, Outcome
+from tests.conftest import TOY, Outcome, command
 
 
 def test_help_shows_groups_options_and_examples(cvexp: Callable[..., Outcome]) -> None:
@@ -98,6 +98,18 @@ def test_what_the_config_says_is_checked_before_data_is_touched(
     monkeypatch.setattr("cvexp.data.digits", None)
     for wrong in ("precision=16-mixed", "model=resnet18", "trainer.limit_train_batches=0"):
         assert cvexp(wrong).code == 2
+
+
+def test_an_option_without_its_package_says_what_to_install(tmp_path: Path) -> None:
+    """With another package of the name nvidia before it on the path, DALI is not there."""
+    (tmp_path / "nvidia").mkdir()
+    (tmp_path / "nvidia" / "__init__.py").touch()
+    outcome = command("loader=dali", cwd=tmp_path, path=tmp_path)
+    assert outcome.code == 2
+    assert outcome.err == (
+        "error: loader=dali needs nvidia.dali, which is not installed; "
+        "type pip install 'cvexp[dali]'\n"
+    )
 
 
 def test_an_own_fault_is_a_traceback_and_exit_1(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from cvexp.data.decode import decode, to_size
 
@@ -74,6 +74,20 @@ def test_floating_point_is_refused(tmp_path: Path) -> None:
 def test_grey_is_itu_601(tmp_path: Path) -> None:
     Image.new("RGB", (1, 1), (255, 0, 0)).save(tmp_path / "x.png")
     assert np.asarray(decode(tmp_path / "x.png", 100, 1)).tolist() == [[76]]
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (64, 31), (31, 64), (100, 7), (9, 200), (1, 50)])
+def test_placing_is_pillows_own(shape: tuple[int, int], photo: np.ndarray) -> None:
+    """Other decoders are told in numbers what Pillow's fit and pad do."""
+    image = Image.fromarray(photo).resize(shape)
+    cubic = Image.Resampling.BICUBIC
+    expected = {
+        "crop": ImageOps.fit(image, (32, 32), cubic),
+        "squash": image.resize((32, 32), cubic),
+        "pad": ImageOps.pad(image, (32, 32), cubic, color=0),
+    }
+    for resize, other in expected.items():
+        assert np.array_equal(to_size(image, 32, resize), np.asarray(other)), resize
 
 
 def test_resizing_is_a_choice() -> None:

@@ -45,7 +45,7 @@ def test_the_same_command_twice_gives_the_same_weights(
 
 
 @pytest.mark.parametrize("accumulation", ["x1", "x4"])
-@pytest.mark.parametrize("loader", ["albumentations", "device"])
+@pytest.mark.parametrize("loader", ["albumentations", "device", "dali"])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_fast_dev_run_works_with_any_combination(
     accumulation: str, loader: str, precision: str, cvexp: Callable[..., Outcome], tmp_path: Path
@@ -66,6 +66,37 @@ def test_fast_dev_run_works_with_any_combination(
     assert (found["status"], found["effective"]["optimizer_steps"]) == ("completed", 1)
     assert found["cost"]["images_per_s"] is None  # no step after the warm-up: not measured
     assert not list(tmp_path.glob("multirun/*/checkpoints"))
+
+
+@pytest.mark.parametrize("loader", ["albumentations", "device", "dali"])
+def test_a_loader_trains_what_it_says(
+    loader: str, cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """As many steps and images as planned, those that drop_last leaves out counted apart."""
+    outcome = cvexp(
+        *TOY,
+        f"loader={loader}",
+        "loader.drop_last=true",
+        "augmentation=strong",
+        "trainer.max_epochs=3",
+        "tracker=none",
+    )
+    assert outcome.code == 0, outcome.err
+    effective = outcome.record(tmp_path)["effective"]
+    assert effective["optimizer_steps"] == 3 * 19
+    assert effective["images_seen"] == 3 * 19 * 64
+    assert effective["images_not_seen_per_epoch"] == 1257 - 19 * 64
+
+
+def test_loaders_without_augmentation_train_to_the_same_weights(
+    cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """What differs is the engine alone."""
+    for loader in ("albumentations", "device", "dali"):
+        outcome = cvexp(*SMALL, "augmentation=none", f"loader={loader}", f"hydra.run.dir={loader}")
+        assert outcome.code == 0, outcome.err
+    assert identical(tmp_path / "albumentations", tmp_path / "device")
+    assert identical(tmp_path / "albumentations", tmp_path / "dali")
 
 
 def test_a_sweep_goes_on_after_a_failure_and_tables_every_job(
@@ -175,7 +206,7 @@ def test_tensorboard_gets_the_metrics(cvexp: Callable[..., Outcome], tmp_path: P
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("loader", ["albumentations", "device"])
+@pytest.mark.parametrize("loader", ["albumentations", "device", "dali"])
 @pytest.mark.parametrize("precision", ["32-true", "tf32", "bf16-mixed", "16-mixed", "bf16-true"])
 def test_every_precision_runs_on_a_gpu_as_labelled(
     precision: str, loader: str, cvexp: Callable[..., Outcome], tmp_path: Path

@@ -66,14 +66,15 @@ class _Engine:
         self._pipeline: Any = None
         self._keys: Iterator[Key] = iter(())
         self._ahead: deque[Key] = deque()  # fed to the pipeline, not yet taken from it
+        self._in_epoch = False  # until the pipeline has said that its source ended
 
     def __call__(self, order: Order) -> Iterator[Batch]:
         if self._pipeline is None:
             self._pipeline = self._build(order.batch_size)
-        while self._ahead:  # an epoch was left before its end
-            self._keys = iter(())
+        self._keys = iter(())
+        while self._in_epoch:  # one was left before that: Lightning stops at the last batch
             self._run()
-        self._keys = iter(order)
+        self._keys, self._in_epoch = iter(order), True
         while (images := self._run()) is not None:
             key = self._ahead.popleft()
             labels = torch.from_numpy(self._split.labels[key.indices])
@@ -82,7 +83,7 @@ class _Engine:
 
     def close(self) -> None:
         """Free the pipeline."""
-        self._pipeline = None
+        self._pipeline, self._in_epoch = None, False
         self._ahead.clear()
 
     def _run(self) -> torch.Tensor | None:
@@ -94,6 +95,7 @@ class _Engine:
         except StopIteration:
             self._pipeline.reset()
             self._ahead.clear()
+            self._in_epoch = False
             return None
         batch = torch.empty(images.shape(), dtype=torch.uint8, device=self._device)
         feed_ndarray(images, batch)  # a copy: the pipeline uses its memory again

@@ -1,8 +1,10 @@
 """loader=albumentations: one image at a time, in the main process or in workers."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import cv2
@@ -107,7 +109,7 @@ class _Engine:
             return
         watchdog = _Watchdog(self._timeout_s, self._workers)
         try:
-            with watchdog:
+            with watchdog, _frozen():
                 batches = iter(self._loader)
             while True:
                 with watchdog:
@@ -142,6 +144,19 @@ class _Engine:
         if iterator is not None and self._num_workers:
             iterator._shutdown_workers()
             self._loader._iterator = None
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Keep what is garbage here from being collected in the processes that are forked meanwhile.
+
+    Their copy of a DALI pipeline would wait for threads that they do not have, or crash.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class _Keys:
