@@ -62,7 +62,15 @@ def ours(root: Path, cache: Path, workers: int) -> float:
     )
     cpu = torch.device("cpu")
     loaders = loader.albumentations(
-        data, none(), 0, cpu, batch_size=BATCH, num_workers=workers, drop_last=False
+        data,
+        none(),
+        0,
+        cpu,
+        batch_size=BATCH,
+        num_workers=workers,
+        prefetch_batches=2,
+        timeout_s=60.0,
+        drop_last=False,
     )
     seen = sum(len(batch.labels) for batch in loaders.train)
     elapsed = time.perf_counter() - begun
