@@ -141,6 +141,14 @@ def counts_table(counts: Mapping[str, Mapping[str, int]]) -> Table:
     return table
 
 
+def freeze_table(rows: Sequence[tuple[str, int, str, str | None]]) -> Table:
+    """Return what becomes of each stage: parameters, whether they train, mode of its BatchNorms."""
+    table = Table("stage", Column("parameters", justify="right"), "", "BatchNorms")
+    for name, parameters, trains, norms in rows:
+        table.add_row(name, f"{parameters:,}", trains, norms or "-")
+    return table
+
+
 def jobs_table(jobs: Sequence[tuple[str, str, Mapping[str, Any]]]) -> Table:
     """Return one row a job: its folder, its status, its figures (those of its record)."""
     table = Table(Column("job", overflow="fold"), "status", *_FIGURES[:5])

@@ -60,13 +60,41 @@ class Confusion:
         self._counts = None
 
 
+class Evaluation:
+    """What one pass over a split comes to: plain cross-entropy and counts by class."""
+
+    def __init__(self) -> None:
+        self._tally, self._confusion = Tally(), Confusion()
+
+    def add(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        """Count one batch: (B, K) logits, (B,) labels."""
+        loss = nn.functional.cross_entropy(logits.float(), labels)
+        self._tally.add(loss, logits, labels)
+        self._confusion.add(logits, labels)
+
+    def read(self) -> dict[str, float]:
+        """Return the metrics by their names within a split; this waits for the device."""
+        loss, correct, images = self._tally.read()
+        by_name = {"loss": loss / images, "accuracy": correct / images}
+        return {**by_name, **by_class(self._confusion.read())}
+
+    def recall(self) -> list[float | None]:
+        """Return the recall of each class."""
+        return recall(self._confusion.read())
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._tally.reset()
+        self._confusion.reset()
+
+
 def means(prefix: str, sums: tuple[float, float, float]) -> dict[str, float]:
     """Return mean loss and accuracy (micro: correct / images) under their names."""
     loss, correct, images = sums
     return {f"{prefix}/loss": loss / images, f"{prefix}/accuracy": correct / images}
 
 
-def by_class(prefix: str, counts: torch.Tensor) -> dict[str, float]:
+def by_class(counts: torch.Tensor) -> dict[str, float]:
     """Return balanced accuracy and macro F1 under their names, as scikit-learn defines them.
 
     Balanced accuracy is the mean recall over the classes that have images; macro F1 the mean over
@@ -75,8 +103,8 @@ def by_class(prefix: str, counts: torch.Tensor) -> dict[str, float]:
     hits, truth, answers = counts.diag(), counts.sum(dim=1), counts.sum(dim=0)
     f1 = 2 * hits / (truth + answers)
     return {
-        f"{prefix}/balanced_accuracy": float((hits / truth)[truth > 0].mean()),
-        f"{prefix}/macro_f1": float(f1[truth + answers > 0].mean()),
+        "balanced_accuracy": float((hits / truth)[truth > 0].mean()),
+        "macro_f1": float(f1[truth + answers > 0].mean()),
     }
 
 

@@ -5,7 +5,7 @@ batch.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,12 +17,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from cvexp.accumulation import window_weight
 from cvexp.augmentation.operation import spread
-from cvexp.freeze import frozen_modules
+from cvexp.console import warn
+from cvexp.ema import Average, too_slow
+from cvexp.freeze import Plan
 from cvexp.loader import Batch, Order
 from cvexp.loss import Loss
-from cvexp.metric import Confusion, Tally, by_class, means, recall
+from cvexp.metric import Evaluation, Tally, means
 from cvexp.mix import Draw, Mix, keep
-from cvexp.model import Network
+from cvexp.optimizer import base_lr
 from cvexp.randomness import Stream, seed_generator, torch_seed
 from cvexp.scheduler import Horizon
 
@@ -35,8 +37,8 @@ class Classifier(LightningModule):
     """Train and evaluate a classifier; what it did is counted here and read by the record.
 
     Args:
-        network: its head replaced, its frozen part marked by requires_grad.
-        make_optimizer: from trainable parameters to an optimizer.
+        plan: what trains of a network whose head was replaced.
+        make_optimizer: from that plan to an optimizer.
         make_scheduler: from an optimizer and the horizon to a schedule by optimizer step.
         loss: what training minimises, image by image.
         mix: of two images and their labels.
@@ -44,12 +46,13 @@ class Classifier(LightningModule):
         order: the training batches', for the images in an accumulation window.
         classes: (K,) names, kept in every checkpoint.
         class_weights: (K,) factors on the training loss, or None.
+        ema_decay: of an average of the weights that is evaluated beside them, or None.
     """
 
     def __init__(
         self,
-        network: Network,
-        make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+        plan: Plan,
+        make_optimizer: Callable[[Plan], Optimizer],
         make_scheduler: Callable[[Optimizer, Horizon], LRScheduler],
         loss: Loss,
         mix: Mix,
@@ -57,14 +60,15 @@ class Classifier(LightningModule):
         order: Order,
         classes: Sequence[str],
         class_weights: Sequence[float] | None,
+        ema_decay: float | None,
     ) -> None:
         super().__init__()
         self.classes = list(classes)
         self._class_weights = None if class_weights is None else torch.tensor(class_weights)
-        self.network = network.module
+        network = plan.network
+        self.plan, self.network = plan, network.module
         self._head = network.head[-1]
         self.takes_features = False  # of the trunk, cached: then the head alone runs
-        self.frozen = frozen_modules(network.module)
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
         self._loss, self._mix = loss, mix
         self._seed, self.order = seed, order
@@ -74,7 +78,14 @@ class Classifier(LightningModule):
         self._memory_format = (
             torch.channels_last if network.channels_last else torch.contiguous_format
         )
-        self._window, self._evaluation, self._confusion = Tally(), Tally(), Confusion()
+        self._ema_decay, self.average = ema_decay, None
+        if ema_decay is not None:
+            self.average = Average(network.module, plan.trainable, ema_decay)
+        self._averaged: dict[str, torch.Tensor] = {}  # as they are in one evaluation
+        self._window = Tally()
+        self._evaluations = {"": Evaluation()}
+        if self.average:
+            self._evaluations["ema_"] = Evaluation()
         self.recall: dict[str, list[float | None]] = {}  # split -> the recall of each class
         self._epoch_sums = (0.0, 0.0, 0.0)
         self.results: dict[str, float] = {}  # the last value of each metric
@@ -82,7 +93,8 @@ class Classifier(LightningModule):
         self.tested_epoch = 0  # after the fit: of the weights that are evaluated, from 1
         self.horizon = Horizon(0, 0)
         self.steps = 0  # as the optimizer itself stepped
-        self.learning_rates: list[float] = []  # of each such step
+        self.learning_rates: list[float] = []  # of each such step, before any group's factor
+        self.began_at: dict[str, int] = {}  # what began to train later -> the steps before that
         self.images_seen = 0
         self.largest_step_images = 0
         self._step_images = 0
@@ -91,8 +103,8 @@ class Classifier(LightningModule):
     def train(self, mode: bool = True) -> "Classifier":
         """Set the mode; frozen parts stay in eval, so their running statistics and dropout rest."""
         super().train(mode)
-        for name in self.frozen:
-            self.network.get_submodule(name).eval()
+        if mode:
+            self.plan.hold()
         return self
 
     @property
@@ -134,6 +146,8 @@ class Classifier(LightningModule):
         total = int(self.trainer.estimated_stepping_batches)  # asks for the loader, so comes first
         batches, k = self.trainer.num_training_batches, self.trainer.accumulate_grad_batches
         self.horizon = Horizon(total, math.ceil(batches / k))
+        if self._ema_decay is not None and (slow := too_slow(self._ema_decay, total)):
+            warn(slow)
         optimizer, scheduler = self.make_optimizer(self.horizon)
         optimizer.register_step_post_hook(self._count_step)
         return {
@@ -143,12 +157,14 @@ class Classifier(LightningModule):
 
     def make_optimizer(self, horizon: Horizon) -> tuple[Optimizer, LRScheduler]:
         """Return an optimizer over what trains, and its schedule over a horizon."""
-        optimizer = self._make_optimizer([p for p in self.network.parameters() if p.requires_grad])
+        optimizer = self._make_optimizer(self.plan)
         return optimizer, self._make_scheduler(optimizer, horizon)
 
     def _count_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
-        self.learning_rates.append(float(optimizer.param_groups[0]["lr"]))
+        self.learning_rates.append(base_lr(optimizer))
+        if self.average:
+            self.average.update()
 
     def on_train_start(self) -> None:
         """Set the mode: since 2.2 Lightning trains in whatever mode it finds."""
@@ -193,7 +209,10 @@ class Classifier(LightningModule):
             self.finish_epoch()
 
     def on_train_epoch_start(self) -> None:
-        """Begin the epoch's sums."""
+        """Let train what begins to in this epoch, and begin the epoch's sums."""
+        for group in self.plan.apply(self.current_epoch):
+            self.began_at[group.name] = self.steps
+            self.train()
         self._window.reset()
         self._epoch_sums = (0.0, 0.0, 0.0)
         self.results.clear()  # so that no metric of an epoch before passes for this one's
@@ -212,17 +231,19 @@ class Classifier(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Begin the evaluation's sums."""
-        self._evaluation.reset()
-        self._confusion.reset()
+        for evaluation in self._evaluations.values():
+            evaluation.reset()
+        # Of the weights as they are now: computed once, not once a batch.
+        self._averaged = self.average.tensors("network.") if self.average else {}
 
     on_test_epoch_start = on_validation_epoch_start
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Count one batch; its loss is plain cross-entropy, so that runs compare."""
-        logits = self(batch.images)
-        loss = nn.functional.cross_entropy(logits.float(), batch.labels)
-        self._evaluation.add(loss, logits, batch.labels)
-        self._confusion.add(logits, batch.labels)
+        self._evaluations[""].add(self(batch.images), batch.labels)
+        if self.average:
+            logits = torch.func.functional_call(self, self._averaged, (batch.images,))
+            self._evaluations["ema_"].add(logits, batch.labels)
 
     test_step = validation_step
 
@@ -243,6 +264,13 @@ class Classifier(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the label space beside the weights: without it they answer numbers."""
         checkpoint["classes"] = self.classes
+        if self.average:
+            checkpoint["ema"] = self.average.state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the average of the weights up where it was."""
+        if self.average:
+            self.average.load(checkpoint["ema"])
 
     def _read_window(self) -> tuple[float, float, float]:
         """Move the sums since the last line into the epoch's; the place where divergence is seen.
@@ -271,11 +299,14 @@ class Classifier(LightningModule):
         Raises:
             Diverged: the loss is not finite: the last step may have destroyed the weights.
         """
-        self._check_finite(split, self._evaluation.read()[0])
+        metrics: dict[str, float] = {}
+        for kind, evaluation in self._evaluations.items():
+            found = evaluation.read()
+            self._check_finite(split, found["loss"])
+            metrics |= {f"{split}/{kind}{name}": value for name, value in found.items()}
         self.evaluated_at[split] = self.steps
-        counts = self._confusion.read()
-        self.recall[split] = recall(counts)
-        self._publish({**means(split, self._evaluation.read()), **by_class(split, counts)})
+        self.recall[split] = self._evaluations[""].recall()
+        self._publish(metrics)
 
     def _publish(self, metrics: dict[str, float]) -> None:
         """Keep, log, and show Lightning's callbacks an epoch's metrics."""

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from omegaconf import DictConfig
 
-from cvexp import freeze
 from cvexp.augmentation import Policy
 from cvexp.config import UsageError, build, check
-from cvexp.console import stage, warn
+from cvexp.console import freeze_table, show, stage, warn
 from cvexp.data import Data
-from cvexp.freeze import Caching
+from cvexp.freeze import Caching, Plan
 from cvexp.loader import Loaders
 from cvexp.mix import Mix, keep
 from cvexp.model import Network
@@ -27,7 +26,7 @@ class Prepared(NamedTuple):
 
     Args:
         arguments: of Lightning's Trainer.
-        caching: of the frozen trunk's features, or None.
+        plan: what trains when.
         accumulation: batches an optimizer step.
     """
 
@@ -38,7 +37,7 @@ class Prepared(NamedTuple):
     policy: Policy
     loaders: Loaders
     network: Network
-    caching: Caching | None
+    plan: Plan
     accumulation: int
     module: Classifier
 
@@ -79,9 +78,11 @@ def prepare(config: DictConfig, typed: Iterable[str]) -> Prepared:
     stage("loader", f"{loaders.description}, {len(loaders.train)} batches of {batch_size} an epoch")
 
     network.replace_head(len(data.classes))
-    caching = build(config, "freeze", network)
-    _check_caching(caching, policy, mixing)
-    stage("freeze", freeze.describe(network))
+    plan = build(config, "freeze", network)
+    _check_plan(plan, arguments["max_epochs"])
+    _check_caching(plan.caching, policy, mixing)
+    stage("freeze", plan.describe())
+    show(freeze_table(plan.table()))
 
     check_limits(arguments, {split: len(getattr(loaders, split)) for split in data.splits})
     accumulation = build(config, "accumulation", len(loaders.train))
@@ -90,7 +91,7 @@ def prepare(config: DictConfig, typed: Iterable[str]) -> Prepared:
     if accumulation > batches:  # limits serve debugging, so this is no error
         warn(f"a step averages {batches} batches, not {accumulation}: the epoch is limited to them")
     module = Classifier(
-        network,
+        plan,
         partial(build, config, "optimizer"),
         partial(build, config, "scheduler"),
         build(config, "loss"),
@@ -99,6 +100,7 @@ def prepare(config: DictConfig, typed: Iterable[str]) -> Prepared:
         loaders.train.order,
         data.classes,
         data.class_weights,
+        build(config, "ema"),
     )
     return Prepared(
         arguments,
@@ -108,10 +110,23 @@ def prepare(config: DictConfig, typed: Iterable[str]) -> Prepared:
         policy,
         loaders,
         network,
-        caching,
+        plan,
         accumulation,
         module,
     )
+
+
+def _check_plan(plan: Plan, max_epochs: int) -> None:
+    """Refuse a plan whose end the run would not see.
+
+    Raises:
+        UsageError: something begins to train only after the last epoch.
+    """
+    if (last := plan.groups[-1].from_epoch) >= max_epochs:
+        raise UsageError(
+            f"freeze.unfreeze_epochs: what is to train after {last} epochs never would in "
+            f"trainer.max_epochs={max_epochs}; try trainer.max_epochs={last + 1}"
+        )
 
 
 def _check_caching(caching: Caching | None, policy: Policy, mixing: Mix) -> None:

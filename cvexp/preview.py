@@ -17,10 +17,11 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
-from cvexp import freeze
 from cvexp.config import UsageError
 from cvexp.console import quieten_lightning, stage
+from cvexp.freeze import Row
 from cvexp.module import Classifier
+from cvexp.optimizer import base_lr
 from cvexp.prepare import Prepared, prepare
 from cvexp.scheduler import planned
 from cvexp.trainer import limited
@@ -53,7 +54,7 @@ def page(ready: Prepared, title: str) -> Figure:
     """Return the page as a figure."""
     figure = Figure(figsize=PAGE_INCHES, layout="constrained")
     figure.suptitle(f"python -m cvexp {title}", fontsize=9, family="monospace", wrap=True)
-    rows = freeze.table(ready.network)
+    rows = ready.plan.table()
     axes = figure.subplots(4, 1, height_ratios=[3, 3, 2, 0.6 + 0.17 * len(rows)])
     augmented, plain = first_batch(ready)
     _images(axes[0], *augmented, f"training sees (augmentation: {ready.policy})")
@@ -123,7 +124,7 @@ def learning_rates(module: Classifier, ready: Prepared) -> list[float]:
     optimizer, scheduler = module.make_optimizer(horizon)
     rates = []
     for _ in range(horizon.total_steps):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
+        rates.append(base_lr(optimizer))
         optimizer.step()  # without gradients it changes nothing
         scheduler.step()
     return rates
@@ -145,27 +146,16 @@ def _rates(axes: Axes, ready: Prepared) -> None:
     axes.grid(alpha=0.3)
 
 
-def _table(axes: Axes, ready: Prepared, rows: Sequence[freeze.Row]) -> None:
+def _table(axes: Axes, ready: Prepared, rows: Sequence[Row]) -> None:
     """Draw what trains, stage by stage."""
     axes.set_axis_off()
-    trainable, total = freeze.count_parameters(ready.network.module)
     axes.set_title(
-        f"what trains: {trainable:,} of {total:,} parameters of {ready.network.name}",
+        f"{ready.network.name}: {ready.plan.describe()}",
         fontsize=9,
         loc="left",
         parse_math=False,
     )
-    cells = [
-        [
-            row.stage,
-            f"{row.parameters:,}",
-            "trains" if row.trainable == row.parameters else f"{row.trainable:,} train",
-            row.norms or "-",
-        ]
-        if row.trainable
-        else [row.stage, f"{row.parameters:,}", "frozen", row.norms or "-"]
-        for row in rows
-    ]
+    cells = [[row.stage, f"{row.parameters:,}", row.trains, row.norms or "-"] for row in rows]
     table = axes.table(
         cells,
         colLabels=["stage", "parameters", "", "mode of its BatchNorms"],

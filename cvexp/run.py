@@ -87,8 +87,8 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     with closing(loaders):
         cached = None
-        if ready.caching is not None:
-            loaders, cached = _cached(trainer, ready, ready.caching)
+        if ready.plan.caching is not None:
+            loaders, cached = _cached(trainer, ready, ready.plan.caching)
         _fit(trainer, module, loaders)
         run.update(effective={**record.effective(trainer, module), "cached_features": cached})
         run.update(**_test(trainer, module, loaders, checkpoints), cost=meter.cost(ready.device))
@@ -156,6 +156,7 @@ def _test(
     if tests and checkpoints.best_path and best["step"] != module.steps:
         state = torch.load(checkpoints.best_path, map_location=module.device, weights_only=True)
         module.load_state_dict(state["state_dict"])
+        module.on_load_checkpoint(state)
         module.tested_epoch = int(best["epoch"])
         trainer.test(module, loaders.test, verbose=False)
     if best:

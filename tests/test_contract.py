@@ -17,6 +17,7 @@ NEEDS = {  # what an option leaves to the user
     ("data", "folder"): ["data.root=x"],
     ("data", "table"): ["data.path=x.csv"],
     ("data", "torchvision"): ["data.name=MNIST"],
+    ("freeze", "pattern"): ["freeze.pattern=layer4"],
 }
 PAIRS = [(group, option) for group, options in OPTIONS.items() for option in options]
 
@@ -35,8 +36,9 @@ def test_options_snapshot() -> None:
         "augmentation": ["flip-crop", "light", "none", "strong"],
         "data": ["cifar10", "cifar100", "digits", "folder", "table", "torchvision"],
         "debug": ["fast", "none", "overfit", "profile"],
+        "ema": ["none", "weights"],
         "experiment": ["none", "seminar-cifar10"],
-        "freeze": ["full", "last", "most"],
+        "freeze": ["full", "gradual", "last", "most", "pattern"],
         "loader": ["albumentations", "dali", "device"],
         "loss": ["cross-entropy"],
         "mix": ["cutmix", "mixup", "none"],

@@ -17,11 +17,11 @@ BATCH = Batch(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.arange(4), tor
 def classifier(seed: int = 0, class_weights: list[float] | None = None) -> Classifier:
     network = timm("test_efficientnet")
     network.replace_head(10)
-    freeze.most(network, stages=1)
+    plan = freeze.most(network, stages=1, norm="eval")
     order, classes = Order(8, 4, seed=0), [str(i) for i in range(10)]
     return Classifier(
-        network,
-        torch.optim.SGD,
+        plan,
+        lambda plan: torch.optim.SGD(plan.trainable.values()),
         scheduler.constant,
         cross_entropy(label_smoothing=0.0),
         keep,
@@ -29,6 +29,7 @@ def classifier(seed: int = 0, class_weights: list[float] | None = None) -> Class
         order,
         classes,
         class_weights,
+        None,
     )
 
 
@@ -61,7 +62,7 @@ def test_frozen_modules_stay_in_eval_whenever_train_is_called() -> None:
     for mode in (True, False, True):
         module.train(mode)
         for name, inner in module.network.named_modules():
-            frozen = any(f"{name}.".startswith(f"{f}.") for f in module.frozen)
+            frozen = any(f"{name}.".startswith(f"{f}.") for f in module.plan.frozen)
             assert inner.training == (mode and not frozen), name
 
 
