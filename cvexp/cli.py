@@ -15,13 +15,17 @@ from cvexp import config
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-VERBS = {"preview": "what a run would see, as one page: images, learning rates, what trains"}
+VERBS = {
+    "preview": "what a run would see, as one page: images, learning rates, what trains",
+    "models": "networks by name, their parameters, weights on disk",
+}
 USAGE = f"""\
 cvexp fine-tunes image classifiers, and compares what you change.
 
 usage: python -m cvexp [GROUP=OPTION ...] [KEY=VALUE ...]      one run
        python -m cvexp -m GROUP=OPTION,OPTION seed=0,1,2       a sweep: every combination
        python -m cvexp preview [GROUP=OPTION ...]              {VERBS["preview"]}
+       python -m cvexp models "*resnet*18*"                    {VERBS["models"]}
 
 examples:
   python -m cvexp precision=bf16-mixed
@@ -49,6 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(help_text(_config_dir(arguments) if len(arguments) > 1 else None))
             return 0
         verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
+        if verb == "models":
+            from cvexp.models import main as models
+
+            models(arguments)
+            return 0
         return _hydra(verb, arguments)
     except config.UsageError as error:
         print(f"error: {error}", file=sys.stderr)

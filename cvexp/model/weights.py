@@ -10,6 +10,8 @@ from cvexp.config import UsageError
 from cvexp.console import stage
 from cvexp.model.network import Network
 
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+
 
 def download(network: Network, source: str, fetch: Callable[[], dict[str, torch.Tensor]]) -> None:
     """Load weights that `fetch` brings, or say what to do without a network."""
@@ -34,21 +36,25 @@ def hub_file(repository: str, source: str) -> str:
         get_hf_file_metadata,
         hf_hub_download,
         hf_hub_url,
-        try_to_load_from_cache,
     )
     from huggingface_hub.errors import EntryNotFoundError
 
-    files = ("model.safetensors", "pytorch_model.bin")
-    for file in files:
-        cached = try_to_load_from_cache(repository, file)
-        if isinstance(cached, str):
-            return cached
+    if cached := on_disk(repository):
+        return cached
     stage("", f"fetching {source} weights, once")
     try:
-        get_hf_file_metadata(hf_hub_url(repository, files[0]))
+        get_hf_file_metadata(hf_hub_url(repository, _HUB_FILES[0]))
     except EntryNotFoundError:
-        return str(hf_hub_download(repository, files[1]))
-    return str(hf_hub_download(repository, files[0]))
+        return str(hf_hub_download(repository, _HUB_FILES[1]))
+    return str(hf_hub_download(repository, _HUB_FILES[0]))
+
+
+def on_disk(repository: str) -> str | None:
+    """Return where the Hugging Face cache keeps a repository's weights, if it does."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = (try_to_load_from_cache(repository, file) for file in _HUB_FILES)
+    return next((path for path in found if isinstance(path, str)), None)
 
 
 def load_file(network: Network, path: str) -> None:
