@@ -75,9 +75,7 @@ class Classifier(LightningModule):
         mean, std = torch.tensor(network.mean), torch.tensor(network.std)
         # (1, C), and no buffers: they stay float32.
         self._scale, self._shift = 1 / (255 * std)[None], (-mean / std)[None]
-        self._memory_format = (
-            torch.channels_last if network.channels_last else torch.contiguous_format
-        )
+        self.channels_last = network.channels_last
         self._ema_decay, self.average = ema_decay, None
         if ema_decay is not None:
             self.average = Average(network.module, plan.trainable, ema_decay)
@@ -139,7 +137,8 @@ class Classifier(LightningModule):
         if self.takes_features:
             return self.head(normalised)  # type: ignore[no-any-return]  # nn.Module returns Any
         dtype = next(self.network.parameters()).dtype
-        return self.network(normalised.to(dtype=dtype, memory_format=self._memory_format))  # type: ignore[no-any-return]  # nn.Module returns Any
+        memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
+        return self.network(normalised.to(dtype=dtype, memory_format=memory_format))  # type: ignore[no-any-return]  # nn.Module returns Any
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer over what trains, and its schedule over the steps that will run."""

@@ -179,6 +179,7 @@ def effective(trainer: Trainer, module: Classifier) -> dict[str, Any]:
         "batch_size": module.order.batch_size,
         "effective_batch_size": module.largest_step_images,
         "optimizer_steps": module.steps,
+        "channels_last": module.channels_last,
         "images_seen": module.images_seen,
         "images_not_seen_per_epoch": module.order.not_seen,
         "trainable_parameters": trainable,

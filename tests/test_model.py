@@ -21,15 +21,16 @@ TIMM = {
     "dropout": 0.0,
     "drop_path": 0.0,
 }
-LITE = {"channels": 3, "weights": None, "dropout": 0.0, "drop_path": 0.0, "channels_last": False}
+FORM = {"channels_last": False, "grad_checkpointing": False}
+LITE = {"channels": 3, "weights": None, "dropout": 0.0, "drop_path": 0.0, **FORM}
 
 
 def timm(name: str, **changes: object) -> Network:
-    return model.timm(**{**TIMM, "channels_last": False, "name": name, **changes})
+    return model.timm(**{**TIMM, **FORM, "name": name, **changes})
 
 
 def torchvision(name: str, **changes: object) -> Network:
-    settings = {"pretrained": False, "channels": 3, "weights": None, "channels_last": False}
+    settings = {"pretrained": False, "channels": 3, "weights": None, **FORM}
     return model.torchvision(**{**settings, "name": name, **changes})
 
 

