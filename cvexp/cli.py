@@ -258,10 +258,12 @@ def _explain(error: Exception, overrides: list[str], config_dir: Path | None) ->
         key = unknown[1].lstrip("+~")
         parent, _, leaf = key.rpartition(".")
         known = _known_keys(parent, [text for text in overrides if key not in text], config_dir)
-        if known:
+        if known is not None and leaf in known:
+            return f"{key}: not every option of {parent} that is swept over has the key {leaf}"
+        if known is not None:
             return (
                 f"{key}: {parent} has no key {leaf}{_elsewhere(key, leaf, known)}; "
-                f"known: {', '.join(known)}"
+                f"known: {', '.join(known) or 'none'}"
             )
     lines = [line.strip() for line in f"{error}\n{cause}".splitlines() if line.strip()]
     return "; ".join(dict.fromkeys(lines))
@@ -277,8 +279,8 @@ def _elsewhere(key: str, leaf: str, known: list[str]) -> str:
     return config.did_you_mean(leaf, known)
 
 
-def _known_keys(parent: str, overrides: list[str], config_dir: Path | None) -> list[str]:
-    """Return the keys of a config node, composed without the override at fault."""
+def _known_keys(parent: str, overrides: list[str], config_dir: Path | None) -> list[str] | None:
+    """Return a config node's keys, composed without the override at fault; None without a node."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import DictConfig, OmegaConf
@@ -289,4 +291,6 @@ def _known_keys(parent: str, overrides: list[str], config_dir: Path | None) -> l
         plain.append(f"hydra.searchpath=[file://{config_dir.resolve()}]")
     with initialize_config_dir(str(config.CONF), version_base="1.3"):
         node = OmegaConf.select(compose("config", plain), parent) if parent else None
-    return [str(key) for key in node if key != "_target_"] if isinstance(node, DictConfig) else []
+    if not isinstance(node, DictConfig):
+        return None
+    return [str(key) for key in node if key != "_target_"]
