@@ -15,6 +15,11 @@ from tests.test_model import timm, torchvision
 
 LAST = partial(freeze.last, norm="eval", cache_features=False, cached_views=None)
 MOST = partial(freeze.most, stages=2, norm="eval")
+# What else may touch weights: averaging, clipping, half precision, mixing, recomputing.
+AROUND = (
+    "ema=weights trainer.gradient_clip_val=0.1 accumulation=x2 precision=bf16-mixed mix=mixup "
+    "model.grad_checkpointing=true optimizer.decay_norm_and_bias=true"
+)
 TOYS = ("test_resnet", "test_efficientnet", "test_vit", "test_convnext")
 
 
@@ -55,8 +60,9 @@ def test_most_that_would_freeze_nothing_is_an_error() -> None:
 
 @pytest.mark.parametrize("name", TOYS)
 @pytest.mark.parametrize("option", ["last", "most"])
+@pytest.mark.parametrize("around", ["", AROUND], ids=["plain", "all-at-once"])
 def test_a_frozen_tensor_is_bit_identical_after_training(
-    name: str, option: str, cvexp: Callable[..., Outcome], tmp_path: Path
+    name: str, option: str, around: str, cvexp: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     """Running statistics and counters included, under weight decay (traps.md 11)."""
     torch.manual_seed(0)
@@ -70,6 +76,7 @@ def test_a_frozen_tensor_is_bit_identical_after_training(
         "optimizer.weight_decay=0.5",
         "trainer.limit_train_batches=5",
         "tracker=none",
+        *around.split(),
     )
     assert outcome.code == 0, outcome.err
     record = outcome.record(tmp_path)

@@ -67,6 +67,10 @@ class _Engine:
         self._keys: Iterator[Key] = iter(())
         self._ahead: deque[Key] = deque()  # fed to the pipeline, not yet taken from it
         self._in_epoch = False  # until the pipeline has said that its source ended
+        # Copies have a stream of their own: on torch's they would wait for the training step.
+        self._stream: Any = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
 
     def __call__(self, order: Order) -> Iterator[Batch]:
         if self._pipeline is None:
@@ -88,18 +92,26 @@ class _Engine:
 
     def _run(self) -> torch.Tensor | None:
         """Return the next (B, C, H, W) images, channels last in memory; None at the end."""
-        from nvidia.dali.plugin.pytorch import feed_ndarray
-
         try:
-            images = self._pipeline.run()[0].as_tensor()
+            images = self._pipeline.run(self._stream)[0].as_tensor()
         except StopIteration:
             self._pipeline.reset()
             self._ahead.clear()
             self._in_epoch = False
             return None
-        batch = torch.empty(images.shape(), dtype=torch.uint8, device=self._device)
-        feed_ndarray(images, batch)  # a copy: the pipeline uses its memory again
-        return batch.permute(0, 3, 1, 2)
+        return self._copy(images).permute(0, 3, 1, 2)
+
+    def _copy(self, images: Any) -> torch.Tensor:
+        """Return a DALI tensor as torch's: the pipeline uses its own memory again."""
+        from nvidia.dali.plugin.pytorch import feed_ndarray
+
+        with torch.cuda.stream(self._stream):
+            batch = torch.empty(images.shape(), dtype=torch.uint8, device=self._device)
+            feed_ndarray(images, batch, cuda_stream=self._stream)
+        if self._stream is not None:
+            self._stream.synchronize()
+            batch.record_stream(torch.cuda.current_stream(self._device))
+        return batch
 
     def _feed(self) -> list[Any]:
         """Return what the pipeline takes for one batch: images, then each operation's values."""
