@@ -35,14 +35,14 @@ def test_help_imports_nothing_heavy() -> None:
     ("arguments", "said"),
     [
         (["freez=last"], ["freez", "did you mean freeze?", "augmentation", "trainer", "seed"]),
-        (["freeze=lst"], ["freeze=lst", "did you mean last?", "full, gradual, last, most"]),
+        (["freeze=lst"], ["freeze=lst", "did you mean last?", "full, gradual, last, lora, most"]),
         (["freeze=last,most"], ["freeze=last,most", "type -m"]),
         (["mix.alpha=1"], ["mix.alpha: mix has no key alpha; known: none"]),
         (
             ["-m", "loader=albumentations,dali", "loader.num_workers=2"],
             ["not every option of loader that is swept over has the key num_workers"],
         ),
-        (["-m", "freeze=last,lst"], ["freeze=lst", "full, gradual, last, most"]),
+        (["-m", "freeze=last,lst"], ["freeze=lst", "full, gradual, last, lora, most"]),
         (["optimizer.lrr=1"], ["optimizer.lrr", "did you mean lr?", "weight_decay"]),
         (["optimizer=sgd", "optimizer.eps=1"], ["optimizer.eps", "momentum, nesterov"]),
         (["+typo=1"], ["no group or key typo"]),

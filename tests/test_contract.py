@@ -38,7 +38,7 @@ def test_options_snapshot() -> None:
         "debug": ["fast", "none", "overfit", "profile"],
         "ema": ["none", "weights"],
         "experiment": ["none", "seminar-cifar10"],
-        "freeze": ["full", "gradual", "last", "most", "pattern"],
+        "freeze": ["full", "gradual", "last", "lora", "most", "pattern"],
         "loader": ["albumentations", "dali", "device"],
         "loss": ["cross-entropy"],
         "mix": ["cutmix", "mixup", "none"],

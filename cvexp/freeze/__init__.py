@@ -10,6 +10,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, Len
 
 from cvexp.config import UsageError
+from cvexp.freeze.lora import lora
 from cvexp.freeze.plan import Caching, Group, Norm, Plan, Row, count_parameters, head_and
 from cvexp.model import Network
 
@@ -22,6 +23,7 @@ __all__ = [
     "full",
     "gradual",
     "last",
+    "lora",
     "most",
     "pattern",
 ]

@@ -43,9 +43,13 @@ class Network:
     lonely_norms: list[str] = field(init=False, default_factory=list)  # see one value an image
 
     def __post_init__(self) -> None:
-        self.stages = _stages(self)
+        self.find_stages()
         if self.channels_last:
             self.module.to(memory_format=torch.channels_last)
+
+    def find_stages(self) -> None:
+        """Find the stages; again where layers were put around others, which renames parameters."""
+        self.stages = _stages(self)
 
     def replace_head(self, num_classes: int) -> None:
         """Replace each old classifier by a new, randomly initialised one of num_classes outputs."""
