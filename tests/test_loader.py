@@ -323,12 +323,15 @@ def test_a_dead_worker_fails_the_run_and_says_how_it_died(data: Data) -> None:
     next(batches)
     worker = (children() - others).pop()
 
-    def kill_and_go_on() -> None:  # the signal of its death may come at any moment
+    def kill_and_go_on() -> None:
         os.kill(worker, signal.SIGKILL)
         list(batches)
 
-    with pytest.raises(RuntimeError, match=r"killed by signal: Killed|exited unexpectedly"):
+    # Ours, or torch's where the signal of its death came outside the loader.
+    died = r"a worker process died \(SIGKILL\)|killed by signal: Killed"
+    with pytest.raises(RuntimeError, match=died):
         kill_and_go_on()
+    OPEN.pop().close()  # here, not between two tests: until then torch goes on raising
 
 
 def test_a_hung_worker_fails_the_run_within_timeout_s(data: Data) -> None:

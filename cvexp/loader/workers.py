@@ -1,10 +1,12 @@
 """loader=albumentations: one image at a time, in the main process or in workers."""
 
 import gc
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
 from typing import Annotated, Any
 
 import cv2
@@ -117,8 +119,10 @@ class _Engine:
                 yield batch
         except StopIteration:
             return
-        except Exception as error:  # a worker's own, or what killing the hung ones led to
-            raise RuntimeError(self._cause(str(error), watchdog.barked)) from error
+        except Exception as error:  # a worker's own, or whatever its death led to
+            cause = self._cause(str(error), watchdog.barked)
+            self.close()  # until then torch goes on raising, at any moment, for the one that died
+            raise RuntimeError(cause) from error
         finally:
             watchdog.close()
 
@@ -133,17 +137,33 @@ class _Engine:
                 f"the workers gave no batch within loader.timeout_s={self._timeout_s:g} seconds: "
                 "one hangs, or is slower than that"
             )
-        if "worker (pid" in reason:
-            fewer = f"if memory ran out, take less than loader.num_workers={self._num_workers}"
-            return f"{reason.strip()} {fewer}"
+        if not reason.startswith("Caught") and (died := self._died()):
+            return (
+                f"a worker process died ({died}); if memory ran out, take less than "
+                f"loader.num_workers={self._num_workers}"
+            )
         return reason.strip().splitlines()[-1]  # of a traceback: the error itself
+
+    def _died(self) -> str | None:
+        """Return how a worker died, or None while all live; its end may show a moment late."""
+        workers = {worker.sentinel: worker for worker in self._workers()}
+        ended = [workers[sentinel] for sentinel in wait(list(workers), timeout=1.0)]
+        for worker in ended:  # its files are closed; the kernel has yet to give its exit code
+            worker.join(1.0)
+        codes = [worker.exitcode for worker in ended if worker.exitcode is not None]
+        if not codes:
+            return None
+        return signal.Signals(-codes[0]).name if codes[0] < 0 else f"exit code {codes[0]}"
 
     def close(self) -> None:
         """Stop the workers: left to the garbage collector, each takes five seconds to notice."""
         iterator: Any = self._loader._iterator
         if iterator is not None and self._num_workers:
-            iterator._shutdown_workers()
             self._loader._iterator = None
+            with suppress(RuntimeError):  # torch's, once more, for one that died long ago
+                iterator._shutdown_workers()
+            for worker in iterator._workers:
+                worker.kill()
 
 
 @contextmanager
