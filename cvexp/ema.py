@@ -37,6 +37,7 @@ class Average:
         self._module, self._names, self._decay = module, [*names, *buffers], decay
         self.steps = 0
         self._tensors: list[torch.Tensor] = []
+        self._own: list[torch.Tensor] = []  # found once: a walk over a large network takes a while
 
     @torch.no_grad()
     def update(self) -> None:
@@ -54,8 +55,10 @@ class Average:
         return {f"{prefix}{name}": average.to(own.dtype) for name, average, own in pairs}
 
     def _live(self) -> list[torch.Tensor]:
-        own = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
-        return [own[name] for name in self._names]
+        if not self._own:
+            own = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+            self._own = [own[name] for name in self._names]
+        return self._own
 
     def state(self) -> dict[str, Any]:
         """Return plain tensors and numbers for a checkpoint."""
@@ -75,8 +78,8 @@ def too_slow(decay: float, total_steps: int) -> str | None:
     window = 1 / (1 - decay)
     if window <= total_steps:
         return None
-    fits = max(1 - 10 / total_steps, 0.5)
+    fits = 1 - 1 / max(total_steps / 10, min(total_steps, 2))  # a tenth of the run, or two steps
     return (
         f"ema.decay={decay} averages over some {window:,.0f} steps and this run has {total_steps}; "
-        f"its warm-up decides then; try ema.decay={fits:.3g}"
+        f"its warm-up decides then; try ema.decay={fits:.12g}"
     )

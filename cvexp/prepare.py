@@ -1,6 +1,5 @@
 """From a composed config to everything that trains; what a run, preview and the like share."""
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,7 +7,7 @@ import torch
 from omegaconf import DictConfig
 
 from cvexp.augmentation import Policy
-from cvexp.config import UsageError, build, check
+from cvexp.config import UsageError, build
 from cvexp.console import freeze_table, show, stage, warn
 from cvexp.data import Data
 from cvexp.freeze import Caching, Plan
@@ -42,16 +41,15 @@ class Prepared(NamedTuple):
     module: Classifier
 
 
-def prepare(config: DictConfig, typed: Iterable[str]) -> Prepared:
-    """Tell the story up to training: check, model, data, loaders, freeze, module.
+def prepare(config: DictConfig) -> Prepared:
+    """Tell the story up to training: model, data, loaders, freeze, module.
 
     Args:
-        typed: the command line's overrides.
+        config: checked.
 
     Raises:
         UsageError: what cannot be done as asked.
     """
-    check(config, typed)
     seed = config.seed
     arguments = build(config, "trainer")
     if arguments["fast_dev_run"]:
@@ -87,7 +85,7 @@ def prepare(config: DictConfig, typed: Iterable[str]) -> Prepared:
     check_limits(arguments, {split: len(getattr(loaders, split)) for split in data.splits})
     accumulation = build(config, "accumulation", len(loaders.train))
     batches = limited(len(loaders.train), arguments["limit_train_batches"])
-    network.check_batch(loaders.train.order.images_in(batches - 1, batches))
+    plan.check_batch(loaders.train.order.images_in(batches - 1, batches))
     if accumulation > batches:  # limits serve debugging, so this is no error
         warn(f"a step averages {batches} batches, not {accumulation}: the epoch is limited to them")
     module = Classifier(

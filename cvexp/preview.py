@@ -4,6 +4,7 @@ Shapes: B images of a batch, C channels, H = W = size.
 """
 
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
-from cvexp.config import UsageError
+from cvexp.config import UsageError, check
 from cvexp.console import quieten_lightning, stage
 from cvexp.freeze import Row
 from cvexp.module import Classifier
@@ -42,7 +43,8 @@ def main(config: DictConfig, began: float) -> None:
         raise UsageError(f"{path} exists; choose another hydra.run.dir, or leave it out")
     quieten_lightning()
     typed: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
-    ready = prepare(config, typed)
+    check(config, typed)
+    ready = prepare(config)
     try:
         page(ready, " ".join(typed)).savefig(path, dpi=150)
     finally:
@@ -53,7 +55,9 @@ def main(config: DictConfig, began: float) -> None:
 def page(ready: Prepared, title: str) -> Figure:
     """Return the page as a figure."""
     figure = Figure(figsize=PAGE_INCHES, layout="constrained")
-    figure.suptitle(f"python -m cvexp {title}", fontsize=9, family="monospace", wrap=True)
+    # matplotlib's own wrapping reads a dollar as the start of a formula, whatever parse_math says.
+    command = textwrap.fill(f"python -m cvexp {title}", 105, break_on_hyphens=False)
+    figure.suptitle(command, fontsize=9, family="monospace", parse_math=False)
     rows = ready.plan.table()
     axes = figure.subplots(4, 1, height_ratios=[3, 3, 2, 0.6 + 0.17 * len(rows)])
     augmented, plain = first_batch(ready)

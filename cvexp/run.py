@@ -64,7 +64,7 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
     if config.show_config:
         plain: Any = OmegaConf.to_container(config)  # unresolved: a secret stays a reference
         show(config_tree(plain, list(run.fields["factors"])))
-    ready = prepare(config, typed)
+    ready = prepare(config)
     arguments, module, loaders, run_dir = ready.arguments, ready.module, ready.loaders, run.run_dir
     run.update(data=ready.data.record())
     _report(run_dir, ready)

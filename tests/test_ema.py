@@ -72,7 +72,7 @@ def test_the_metrics_are_those_of_the_kept_average(
     checkpoint = torch.load(path, weights_only=True)
     assert checkpoint["ema"]["steps"] == 6
 
-    ready = prepare(composed(*recipe), [])
+    ready = prepare(composed(*recipe))
     module = ready.module.eval()
     module.load_state_dict(checkpoint["state_dict"])
     module.network.load_state_dict(checkpoint["ema"]["tensors"], strict=False)
@@ -107,6 +107,15 @@ def test_a_head_on_cached_features_is_averaged_too(
         assert outcome.code == 0, outcome.err
         found.append(outcome.record(tmp_path, name)["metrics"])
     assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 6, 20, 80, 12_345, 10**6, 10**9])
+def test_the_decay_that_is_suggested_fits(steps: int) -> None:
+    warning = too_slow(1 - 1e-12, steps)
+    assert warning is not None
+    fits = float(warning.rpartition("=")[2])
+    assert 0 <= fits < 1
+    assert too_slow(fits, steps) is None
 
 
 def test_a_decay_too_slow_is_warned_about_with_one_that_fits(cvexp: Callable[..., Outcome]) -> None:

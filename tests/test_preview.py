@@ -28,7 +28,7 @@ def test_preview_leaves_one_page_and_no_run(cvexp: Callable[..., Outcome], tmp_p
 def test_the_images_are_those_of_the_run(loader: str) -> None:
     """Un-normalised they are the pixels that the loader gave, and those of the split."""
     config = composed(*TOY, f"loader={loader}", "augmentation=strong")
-    ready = prepare(config, [])
+    ready = prepare(config)
     (seen, names), (plain, own) = first_batch(ready)
     batch = next(iter(ready.loaders.train))
     count = ROWS * COLUMNS
@@ -42,7 +42,7 @@ def test_the_images_are_those_of_the_run(loader: str) -> None:
 
 
 def test_a_mixed_image_is_named_for_both() -> None:
-    ready = prepare(composed(*TOY, "mix=mixup", "mix.alpha=5.0", "augmentation=none"), [])
+    ready = prepare(composed(*TOY, "mix=mixup", "mix.alpha=5.0", "augmentation=none"))
     (_, names), (_, own) = first_batch(ready)
     mixed = [name for name in names if " + " in name]
     assert len(mixed) > len(names) / 2
@@ -60,7 +60,7 @@ def test_a_mixed_image_is_named_for_both() -> None:
 def test_the_learning_rates_are_those_of_the_run(
     overrides: list[str], cvexp: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    ready = prepare(composed(*TOY, *overrides), [])
+    ready = prepare(composed(*TOY, *overrides))
     rates = learning_rates(ready.module, ready)
     outcome = cvexp(*TOY, *overrides, "tracker=none")
     assert outcome.code == 0, outcome.err
@@ -71,7 +71,7 @@ def test_the_learning_rates_are_those_of_the_run(
 
 
 def test_the_table_says_what_trains() -> None:
-    ready = prepare(composed(*TOY, "freeze=most", "freeze.stages=1"), [])
+    ready = prepare(composed(*TOY, "freeze=most", "freeze.stages=1"))
     (table,) = page(ready, "x").axes[3].tables
     texts = [cell.get_text().get_text() for cell in table.get_celld().values()]
     assert texts.count("frozen") == len(ready.network.stages) - 1
@@ -93,6 +93,12 @@ def test_a_bad_request_is_one_line(
     assert outcome.code == 2
     assert message in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+def test_what_was_typed_is_shown_as_it_was_typed(cvexp: Callable[..., Outcome]) -> None:
+    """Dollars and braces are no formula."""
+    outcome = cvexp("preview", *TOY, "name='$x_{$'", "tags=['a^b$']")
+    assert outcome.code == 0, outcome.err
 
 
 def test_a_picture_that_is_there_is_kept(cvexp: Callable[..., Outcome], tmp_path: Path) -> None:
