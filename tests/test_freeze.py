@@ -220,3 +220,24 @@ def test_a_frozen_prefix_builds_no_graph() -> None:
     network.module(torch.rand(2, 3, 32, 32))
     assert outputs.pop("layer4")
     assert outputs == dict.fromkeys(("conv1", "layer1", "layer2", "layer3"), False)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["freeze=full"],
+        ["freeze=last", "freeze.norm=train"],
+        ["freeze=gradual", "freeze.unfreeze_epochs=[1]", "trainer.max_epochs=2"],
+    ],
+    ids=["full", "norm-train", "gradual"],
+)
+def test_a_last_batch_of_one_is_refused_where_a_norm_will_see_it(
+    overrides: list[str], cvexp: Callable[..., Outcome]
+) -> None:
+    """Whether it trains from the start, later, or lets its statistics alone move (traps.md 31)."""
+    recipe = [*TOY, "model.name=test_resnet", "loader.batch_size=1256", "tracker=none"]
+    outcome = cvexp(*recipe, *overrides)
+    assert outcome.code == 2
+    assert "layer4.0.bn1 sees a single value" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert cvexp(*recipe, "freeze=last").code == 0  # its norms rest

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from torch import nn
 
+from cvexp.config import UsageError
 from cvexp.model import Network
 
 Norm = Literal["eval", "train"]
@@ -93,6 +94,26 @@ class Plan:
         """Return by name what trains in some epoch of the run."""
         names = frozenset[str]().union(*(group.parameters for group in self.groups))
         return {name: p for name, p in self.module.named_parameters() if name in names}
+
+    def check_batch(self, images: int) -> None:
+        """Say before epoch 0 that a batch of one image would fail in a BatchNorm that takes it in.
+
+        Raises:
+            UsageError: a norm that trains in some epoch, or whose statistics move, sees one value a
+                channel, which has no variance.
+        """
+        trained = self.trainable
+        failing = [
+            name
+            for name in self.network.lonely_norms
+            if images == 1
+            and (self.norm == "train" or any(p.startswith(f"{name}.") for p in trained))
+        ]
+        if failing:
+            raise UsageError(
+                f"a batch of each epoch has one image, and {failing[0]} sees a single value a "
+                "channel in it; type loader.drop_last=true, or another loader.batch_size"
+            )
 
     def table(self) -> list[Row]:
         """Return a row for each stage in forward order, then for the head."""

@@ -114,24 +114,6 @@ class Network:
         if inputs[0][0, 0].numel() == 1:
             self.lonely_norms.append(name)
 
-    def check_batch(self, images: int) -> None:
-        """Say before epoch 0 that a batch of one image would fail in a BatchNorm that trains.
-
-        Raises:
-            UsageError: it sees one value a channel, which has no variance.
-        """
-        training = dict(self.module.named_modules())
-        failing = [
-            name
-            for name in self.lonely_norms
-            if images == 1 and any(p.requires_grad for p in training[name].parameters())
-        ]
-        if failing:
-            raise UsageError(
-                f"a batch of each epoch has one image, and {failing[0]} sees a single value a "
-                "channel in it; type loader.drop_last=true, or another loader.batch_size"
-            )
-
     def in_head(self, parameter: str) -> bool:
         """Return whether a parameter of this dotted name belongs to the head."""
         return parameter.startswith(tuple(f"{name}." for name in self.head))
