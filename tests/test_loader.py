@@ -1,5 +1,7 @@
 """Every engine gives the same batches."""
 
+import dataclasses
+import gc
 import json
 import os
 import signal
@@ -21,6 +23,7 @@ import cvexp.loader.resident as resident_module
 from cvexp import loader
 from cvexp.augmentation import Policy, none
 from cvexp.augmentation.colour import RgbShift
+from cvexp.augmentation.geometry import Flip
 from cvexp.config import UsageError
 from cvexp.data import Data, folder
 from cvexp.loader import Batch, Batches, Loaders, Order
@@ -306,6 +309,7 @@ def test_a_balanced_sampler_shows_each_class_as_often() -> None:
     assert len(np.unique(draws)) == 1000
     assert np.array_equal(draws % 1000, indices)
     assert np.array_equal(np.concatenate([key.indices for key in order]), indices)
+    assert order.not_seen is None  # by chance, not by count
     order.set_epoch(1)
     assert not np.array_equal(np.concatenate([key.indices for key in order]), indices)
 
@@ -423,12 +427,59 @@ def test_a_set_that_does_not_fit_names_the_other_loader(data: Data) -> None:
         loader.device(data, none(), 0, CPU, batch_size=8, drop_last=False, memory_fraction=1e-9)
 
 
-def test_images_are_channels_last_uint8(data: Data) -> None:
-    for engine in ("0", "device", "dali"):
-        batch = next(iter(make(engine, data, LIGHT).train))
-        assert batch.images.is_contiguous(memory_format=torch.channels_last)
-        assert batch.images.shape == (50, 3, 32, 32)
-        assert batch.images.dtype == torch.uint8
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("engine", ["0", "device", "dali"])
+def test_images_are_channels_last_uint8(engine: str, policy: str, data: Data) -> None:
+    """Whatever was done to them: the network would have to lay them out again."""
+    batch = next(iter(make(engine, data, POLICIES[policy]).train))
+    assert batch.images.shape == (50, 3, 32, 32)
+    assert batch.images.dtype == torch.uint8
+    assert batch.images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("engine", ["0", "2", "device", "dali"])
+def test_a_split_without_images_has_no_batch(engine: str, data: Data) -> None:
+    empty = dataclasses.replace(data.test, rows=data.test.rows[:0], labels=data.test.labels[:0])
+    loaders = make(engine, dataclasses.replace(data, test=empty), none())
+    assert len(loaders.test) == 0
+    assert list(loaders.test) == list(loaders.test) == []
+
+
+class Tattle:
+    """Garbage, once dropped, that writes down a process other than its own that collects it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._owner, self._cycle = path, os.getpid(), self
+
+    def __del__(self) -> None:
+        if os.getpid() != self._owner:
+            self._path.touch()
+
+
+class Collect(Flip):
+    """An operation in which a worker collects its garbage."""
+
+    def on_image(self, image: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Leave the image alone."""
+        gc.collect()
+        return image
+
+
+def test_a_worker_does_not_collect_what_it_inherited(data: Data, tmp_path: Path) -> None:
+    """A DALI pipeline would wait there for threads that it does not have, or crash."""
+    gc.disable()
+    try:
+        Tattle(tmp_path / "collected")
+        few = dataclasses.replace(
+            data.train, rows=data.train.rows[:8], labels=data.train.labels[:8]
+        )
+        loaders = make(
+            "1", dataclasses.replace(data, train=few), Policy(Collect(1.0)), batch_size=4
+        )
+        assert len(list(loaders.train)) == 2
+    finally:
+        gc.enable()
+    assert not (tmp_path / "collected").exists()
 
 
 def test_waiting_is_timed(data: Data) -> None:
@@ -462,13 +513,13 @@ def test_dali_decodes_on_a_gpu_as_pillow_does(resize: str, tmp_path: Path) -> No
 
 
 @pytest.mark.gpu
-def test_a_set_too_large_for_the_device_stays_in_pinned_host_memory(
+def test_a_set_too_large_for_the_device_stays_in_host_memory(
     data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr(resident_module, "free_bytes", lambda device: 1 if device == gpu else 2**33)
     pinned = make("device", data, LIGHT, device=gpu)
-    assert "pinned host memory" in pinned.description
+    assert "in host memory, each batch pinned" in pinned.description
     on_device = epoch(pinned.train, 1)
     monkeypatch.undo()
     assert same(on_device, epoch(make("device", data, LIGHT, device=gpu).train, 1))

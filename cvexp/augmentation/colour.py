@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cvexp.augmentation.operation import Node, spread, symmetric
+from cvexp.augmentation.operation import Node, by_kernel, spread, symmetric
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RgbShift:
     def on_image(self, image: NDArray[np.uint8], values: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Shift by albumentations."""
         shift = values if image.shape[2] == 3 else values.mean(keepdims=True)
-        return self._kernel.apply(image, noise_map=shift)  # type: ignore[no-any-return]  # untyped
+        return by_kernel(self._kernel, image, noise_map=shift)
 
     @cached_property
     def _kernel(self) -> Any:
@@ -69,7 +69,7 @@ class BrightnessContrast:
     def on_image(self, image: NDArray[np.uint8], values: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Apply by albumentations' look-up table."""
         factor, offset = (float(value) for value in values)
-        return self._kernel.apply(image, alpha=factor, beta=offset)  # type: ignore[no-any-return]  # untyped
+        return by_kernel(self._kernel, image, alpha=factor, beta=offset)
 
     @cached_property
     def _kernel(self) -> Any:
@@ -125,10 +125,11 @@ class ColorJitter:
         (matrix,) = _matrices(values[None].astype(np.float64))
         if image.shape[2] == 1:
             factor, offset = matrix[0, :3].sum(), matrix[0, 3]
-            return self._grey_kernel.apply(image, alpha=factor, beta=offset)  # type: ignore[no-any-return]  # untyped
+            return by_kernel(self._grey_kernel, image, alpha=factor, beta=offset)
         from albumentations.augmentations.pixel.functional import linear_transformation_rgb
 
-        return linear_transformation_rgb(image, matrix)  # type: ignore[no-any-return]  # untyped
+        mapped: NDArray[np.uint8] = linear_transformation_rgb(image, matrix)
+        return mapped
 
     @cached_property
     def _grey_kernel(self) -> Any:
@@ -141,8 +142,10 @@ class ColorJitter:
         matrices = torch.from_numpy(_matrices(values.cpu().double().numpy())).to(images)
         if images.shape[1] == 1:
             matrices = torch.stack([matrices[:, :1, :3].sum(dim=2), matrices[:, :1, 3]], dim=2)
-        flat = images.flatten(2)  # (B, C, H * W), a row per channel
-        return torch.baddbmm(matrices[:, :, -1:], matrices[:, :, :-1], flat).view_as(images)
+        by_pixel = images.permute(0, 2, 3, 1)  # (B, H, W, C), as it lies in memory
+        offset, colour = matrices[:, None, :, -1], matrices[:, :, :-1].mT
+        mapped = torch.baddbmm(offset, by_pixel.flatten(1, 2), colour)
+        return mapped.view_as(by_pixel).permute(0, 3, 1, 2)
 
     def in_dali(self, images: Node, values: Node, channels: int) -> Node:
         """Apply by color_twist; grey, by brightness_contrast."""

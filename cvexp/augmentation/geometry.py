@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cvexp.augmentation.operation import Node, log_symmetric, symmetric
+from cvexp.augmentation.operation import Node, by_kernel, log_symmetric, symmetric
 
 
 class _Warp:
@@ -29,7 +29,8 @@ class _Warp:
         matrix = values.astype(np.float64).reshape(2, 3)
         matrix[:, 2] += matrix[:, :2].sum(axis=1) * 0.5 - 0.5  # centres at i, not at i + 0.5
         shape = (image.shape[0], image.shape[1])
-        return self._kernel.apply(image, matrix=np.vstack([matrix, [0, 0, 1]]), output_shape=shape)  # type: ignore[no-any-return]  # albumentations is untyped
+        whole = np.vstack([matrix, [0, 0, 1]])
+        return by_kernel(self._kernel, image, matrix=whole, output_shape=shape)
 
     @cached_property
     def _kernel(self) -> Any:
@@ -134,7 +135,7 @@ class Flip:
 
     def on_image(self, image: NDArray[np.uint8], values: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Mirror by albumentations."""
-        return self._kernel.apply(image)  # type: ignore[no-any-return]  # untyped
+        return by_kernel(self._kernel, image)
 
     @cached_property
     def _kernel(self) -> Any:
@@ -176,9 +177,8 @@ class Crop:
         pads = {"pad_top": -top, "pad_bottom": top, "pad_left": -left, "pad_right": left}
         pads = {side: max(amount, 0) for side, amount in pads.items()}
         y, x = max(top, 0), max(left, 0)
-        return self._kernel.apply(  # type: ignore[no-any-return]  # untyped
-            image, crop_coords=(x, y, x + width, y + height), pad_params=pads
-        )
+        window = (x, y, x + width, y + height)
+        return by_kernel(self._kernel, image, crop_coords=window, pad_params=pads)
 
     @cached_property
     def _kernel(self) -> Any:
@@ -239,7 +239,7 @@ class Erasing:
         """Paint by albumentations."""
         top, left, height, width = (int(value) for value in values)
         hole = np.array([[left, top, left + width, top + height]])
-        return self._kernel.apply(image, holes=hole, seed=0)  # type: ignore[no-any-return]  # untyped
+        return by_kernel(self._kernel, image, holes=hole, seed=0)
 
     @cached_property
     def _kernel(self) -> Any:

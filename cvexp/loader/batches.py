@@ -110,8 +110,13 @@ class Order:
         return (stop - 1 - start) * self.batch_size + last
 
     @property
-    def not_seen(self) -> int:
-        """Return how many images of the split no batch of an epoch holds, on any rank."""
+    def not_seen(self) -> int | None:
+        """Return how many images of the split no batch of an epoch holds, on any rank.
+
+        None where they are drawn with replacement: then chance decides, not a count.
+        """
+        if self._labels is not None:
+            return None
         covered = len(self) * self.batch_size * _rank()[1]
         return max(self.length - covered, 0)
 

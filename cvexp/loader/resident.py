@@ -25,7 +25,9 @@ def device(
     drop_last: bool,
     memory_fraction: Annotated[float, Gt(0), Le(1)],
 ) -> Loaders:
-    """Return loaders over uint8 tensors on the device, or in pinned host memory beside a full one.
+    """Return loaders over uint8 tensors on the device, or in host memory beside a full one.
+
+    From there each batch goes by way of pinned memory.
 
     Raises:
         UsageError: the set takes more than memory_fraction of the free memory of either.
@@ -49,7 +51,11 @@ def device(
         )
         for name, order in orders(data, seed, batch_size, drop_last).items()
     }
-    where = f"on {device}" if home == device else f"in pinned host memory, cut for {device}"
+    where = (
+        f"on {device}"
+        if home == device
+        else f"in host memory, each batch pinned on its way to {device}"
+    )
     return Loaders(**batches, description=f"{mib(needed)} of images {where}")
 
 
@@ -74,6 +80,8 @@ class _Engine:
         self._images: torch.Tensor | None = None
 
     def __call__(self, order: Order) -> Iterator[Batch]:
+        if not len(self._split):
+            return
         if self._images is None:
             stacked = np.stack([self._split.read(i) for i in range(len(self._split))])
             self._images = torch.from_numpy(stacked).to(self._home)
