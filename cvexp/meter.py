@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from cvexp.loader import Batches
+from cvexp.module import Classifier
 
 WARMUP_STEPS = (
     5  # optimizer steps that throughput leaves out: allocation, kernel choice, worker start
@@ -38,11 +39,42 @@ class _Mark:
         return float(earlier._event.elapsed_time(self._event)) / 1000
 
 
+class _Compiling:
+    """A clock that runs while torch.compile works, on a backward pass at its first call too."""
+
+    def __init__(self) -> None:
+        self.seconds = self._began = 0.0
+        self._handler: Any = None
+
+    def watch(self) -> None:
+        """Listen to torch."""
+        from torch._dynamo.callback import callback_handler
+
+        if self._handler is None:
+            self._handler = callback_handler
+            self._handler.register_start_callback(self._begin)
+            self._handler.register_end_callback(self._end)
+
+    def leave(self) -> None:
+        """Listen no more."""
+        if self._handler is not None:
+            self._handler.remove_start_callback(self._begin)
+            self._handler.remove_end_callback(self._end)
+            self._handler = None
+
+    def _begin(self, what: Any) -> None:
+        self._began = time.perf_counter()
+
+    def _end(self, what: Any) -> None:
+        self.seconds += time.perf_counter() - self._began
+
+
 class Meter(Callback):
     """Measure one run.
 
     A step's time runs from the end of the step before it, or from the epoch's start, to its own
-    end, on the device's clock: waiting for data is in it, validation and checkpoints are not.
+    end, on the device's clock: waiting for data is in it, validation, checkpoints and steps that
+    wait for the compiler are not.
 
     Args:
         began: time.perf_counter() when the run began.
@@ -61,6 +93,34 @@ class Meter(Callback):
         self._epoch_began = self._validation_in_epoch_s = 0.0
         self._validation_began: float | None = None
         self._host_peak_is_own = _reset_host_peak()
+        self._compiling: _Compiling | None = None
+        self._compiled_s = 0.0  # so far
+        self._compiled_in_step = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Watch the compiler, if it is to work."""
+        assert isinstance(pl_module, Classifier)
+        if pl_module.plan.network.compiles:
+            self._compiling = self._compiling or _Compiling()
+            self._compiling.watch()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Watch it no more."""
+        if self._compiling:
+            self._compiling.leave()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Watch it no more."""
+        self.teardown(trainer, pl_module, "")
+
+    def _newly_compiled_s(self) -> float:
+        """Return the seconds that the compiler took since the last call."""
+        if self._compiling is None:
+            return 0.0
+        before, self._compiled_s = self._compiled_s, self._compiling.seconds
+        return self._compiled_s - before
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Everything before the first batch is start-up."""
@@ -80,11 +140,15 @@ class Meter(Callback):
     ) -> None:
         """Mark the end of each optimizer step."""
         self._images += len(batch.labels)
+        compiled_s = self._newly_compiled_s()
+        self._train_s -= compiled_s
+        self._compiled_in_step |= compiled_s > 0
         if trainer.global_step > self._seen_steps:
             mark = _Mark(pl_module.device)
-            if self._last is not None:
+            if self._last is not None and not self._compiled_in_step:
                 self._pending.append((self._images, self._last, mark))
             self._last, self._images, self._seen_steps = mark, 0, trainer.global_step
+            self._compiled_in_step = False
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop the step's clock."""
@@ -110,7 +174,7 @@ class Meter(Callback):
         """Add validation, with keeping the best checkpoint, to its own sum."""
         if self._validation_began is not None:
             elapsed = time.perf_counter() - self._validation_began
-            self._validation_s += elapsed
+            self._validation_s += elapsed - self._newly_compiled_s()
             self._validation_in_epoch_s += elapsed
             self._validation_began = None
 
@@ -130,6 +194,7 @@ class Meter(Callback):
             "startup_s": self._startup_s,
             "train_s": self._train_s,
             "validation_s": self._validation_s,
+            "compile_s": self._compiling.seconds if self._compiling else None,
             "wall_s": time.perf_counter() - self._began,
             "images_per_s": self.images_per_s(),
             "data_wait_fraction": waited,

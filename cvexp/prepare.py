@@ -14,6 +14,7 @@ from cvexp.freeze import Caching, Plan
 from cvexp.loader import Loaders
 from cvexp.mix import Mix, keep
 from cvexp.model import Network
+from cvexp.model.compiler import check_compiler
 from cvexp.module import Classifier
 from cvexp.precision import Precision
 from cvexp.randomness import Stream, torch_seed
@@ -78,10 +79,13 @@ def prepare(config: DictConfig) -> Prepared:
     network.replace_head(len(data.classes))
     plan = build(config, "freeze", network)
     _check_plan(plan, arguments["max_epochs"])
-    _check_caching(plan.caching, policy, mixing)
+    _check_caching(plan.caching, policy, mixing, network)
     stage("freeze", plan.describe())
     show(freeze_table(plan.table()))
 
+    if network.compiles:
+        check_compiler(device)
+        network.module.compile()  # at its first call; in place, so that no name changes
     check_limits(arguments, {split: len(getattr(loaders, split)) for split in data.splits})
     accumulation = build(config, "accumulation", len(loaders.train))
     batches = limited(len(loaders.train), arguments["limit_train_batches"])
@@ -127,11 +131,11 @@ def _check_plan(plan: Plan, max_epochs: int) -> None:
         )
 
 
-def _check_caching(caching: Caching | None, policy: Policy, mixing: Mix) -> None:
+def _check_caching(caching: Caching | None, policy: Policy, mixing: Mix, network: Network) -> None:
     """Refuse what would change from epoch to epoch and a cache would hold still.
 
     Raises:
-        UsageError: augmentation without views, or mixed images.
+        UsageError: augmentation without views, mixed images, or a trunk compiled for one epoch.
     """
     if caching is None:
         return
@@ -144,4 +148,9 @@ def _check_caching(caching: Caching | None, policy: Policy, mixing: Mix) -> None
         raise UsageError(
             "freeze.cache_features=true caches images one by one, and mix makes one of two; "
             "type mix=none"
+        )
+    if network.compiles:
+        raise UsageError(
+            "freeze.cache_features=true runs the trunk once, which would not pay for "
+            "model.compile=true; leave one of them out"
         )

