@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from cvexp.atomic import write_atomically
+from cvexp.config import UsageError
 from cvexp.module import Classifier
 
 
@@ -30,6 +31,29 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         write_atomically(target, content)
         line = f"{hashlib.sha256(content).hexdigest()}  {target.name}\n"
         write_atomically(target.with_name(f"{target.name}.sha256"), line.encode())
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return a checkpoint's plain types and tensors, on the CPU; no code in it can run.
+
+    Raises:
+        UsageError: it is not there, or is not what was written.
+    """
+    try:
+        content = path.read_bytes()
+        recorded = path.with_name(f"{path.name}.sha256").read_text("utf-8").split()[:1]
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from error
+    if recorded != [hashlib.sha256(content).hexdigest()]:
+        raise UsageError(f"{path} is damaged: its sha256 is not the one in {path.name}.sha256")
+    try:
+        checkpoint: dict[str, Any] = torch.load(
+            io.BytesIO(content), map_location="cpu", weights_only=True
+        )
+    except Exception as error:  # whatever a stranger's bytes lead to
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(f"{path}: not plain types and tensors: {reason}") from error
+    return checkpoint
 
 
 class LastAndBest(Checkpoint):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 VERBS = {
     "preview": "what a run would see, as one page: images, learning rates, what trains",
     "models": "networks by name, their parameters, weights on disk",
+    "export": "a run's weights as one file, low-rank updates merged",
 }
 USAGE = f"""\
 cvexp fine-tunes image classifiers, and compares what you change.
@@ -26,6 +27,7 @@ usage: python -m cvexp [GROUP=OPTION ...] [KEY=VALUE ...]      one run
        python -m cvexp -m GROUP=OPTION,OPTION seed=0,1,2       a sweep: every combination
        python -m cvexp preview [GROUP=OPTION ...]              {VERBS["preview"]}
        python -m cvexp models "*resnet*18*"                    {VERBS["models"]}
+       python -m cvexp export RUN [--checkpoint last|best]     {VERBS["export"]}
 
 examples:
   python -m cvexp precision=bf16-mixed
@@ -53,10 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(help_text(_config_dir(arguments) if len(arguments) > 1 else None))
             return 0
         verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
-        if verb == "models":
-            from cvexp.models import main as models
-
-            models(arguments)
+        if verb in ("models", "export"):  # these take no config
+            importlib.import_module(f"cvexp.{verb}").main(arguments)
             return 0
         return _hydra(verb, arguments)
     except config.UsageError as error:

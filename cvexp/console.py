@@ -53,6 +53,11 @@ def stage(name: str, decided: str) -> None:
     log.info("%-12s  %s", name, decided)
 
 
+def say(name: str, decided: str) -> None:
+    """Print such a line outside a job, where nothing logs."""
+    console.print(f"{name:<12}  {decided}", markup=False)
+
+
 def warn(text: str) -> None:
     """Say in one line what a person should know."""
     log.warning("%-12s  %s", "warning", text)

@@ -29,7 +29,7 @@ class JobsTable(Callback):
 
 def show_jobs(directory: Path) -> None:
     """Print the jobs as a table, and why each that did not complete ended."""
-    from cvexp.console import console, jobs_table
+    from cvexp.console import console, jobs_table, say
 
     jobs = []
     for outcome in outcomes:
@@ -44,6 +44,6 @@ def show_jobs(directory: Path) -> None:
         (job[0], outcome) for job, outcome in zip(jobs, outcomes, strict=True) if outcome.code
     ]
     for job, outcome in failed:
-        console.print(f"{outcome.status:<12}  {job}: {outcome.reason}", markup=False)
+        say(outcome.status, f"{job}: {outcome.reason}")
     done = len(jobs) - len(failed)
-    console.print(f"{'sweep':<12}  {directory}: {done} of {len(jobs)} completed", markup=False)
+    say("sweep", f"{directory}: {done} of {len(jobs)} completed")

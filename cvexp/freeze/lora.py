@@ -47,12 +47,17 @@ def lora(
     return Plan(network, (Group("head and updates", head_and(network, updates)),), norm)
 
 
-def merge(module: nn.Module) -> None:
-    """Add every update into the weights that it stands beside."""
-    for inner in module.modules():
+def merge(module: nn.Module) -> int:
+    """Add every update into the weights that it stands beside, leave those alone, and count."""
+    merged = 0
+    for name, inner in list(module.named_modules()):
         if hasattr(inner, "lora_A") and hasattr(inner, "merge"):
-            merging: Any = inner.merge
-            merging()
+            layer: Any = inner
+            layer.merge()
+            parent, _, leaf = name.rpartition(".")
+            setattr(module.get_submodule(parent), leaf, layer.get_base_layer())
+            merged += 1
+    return merged
 
 
 def _targets(network: Network, pattern: str | None) -> list[str]:

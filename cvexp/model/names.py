@@ -136,6 +136,8 @@ def torchvision(
     pretrained: bool,
     channels: Channels,
     weights: str | None,
+    dropout: Dropout | None,
+    drop_path: Dropout | None,
     channels_last: MemoryFormat,
     grad_checkpointing: bool,
     compile: bool,
@@ -143,7 +145,7 @@ def torchvision(
     """Return a classifier of torchvision by name.
 
     Raises:
-        UsageError: an unknown name, weights that cannot be had.
+        UsageError: an unknown name, weights that cannot be had, a dropout for which it has no room.
     """
     from torchvision import models
 
@@ -174,6 +176,10 @@ def torchvision(
         weights="random",
         channels_last=_chosen(channels_last, module),
     )
+    if dropout is not None:
+        _set_dropout(network, dropout)
+    if drop_path is not None:
+        _set_drop_path(network, drop_path)
     if weights is not None:
         load_file(network, weights)
     elif pretrained:
@@ -209,6 +215,43 @@ def _as_asked(
     if grad_checkpointing:
         checkpoint_gradients(network)
     return network
+
+
+def _set_dropout(network: Network, p: float) -> None:
+    """Set the dropout beside the head.
+
+    Raises:
+        UsageError: the network has none.
+    """
+    parent = network.module.get_submodule(network.head[-1].rpartition(".")[0])
+    layers = [layer for layer in parent.children() if isinstance(layer, nn.Dropout)]
+    if not layers:
+        raise UsageError(
+            f"model.dropout={p}: torchvision's {network.name} has none before its head; "
+            "type model.dropout=null, or try model=timm"
+        )
+    for layer in layers:
+        layer.p = p
+
+
+def _set_drop_path(network: Network, p: float) -> None:
+    """Set the probability that a residual branch is dropped: from 0 at the first, linear, to p.
+
+    Source: Huang et al. 2016, arXiv 1603.09382, section 3 (linear decay of survival).
+
+    Raises:
+        UsageError: the network drops no branches.
+    """
+    from torchvision.ops import StochasticDepth
+
+    branches = [m for m in network.module.modules() if isinstance(m, StochasticDepth)]
+    if not branches:
+        raise UsageError(
+            f"model.drop_path={p}: torchvision's {network.name} has no stochastic depth; "
+            "type model.drop_path=null, or try model=timm"
+        )
+    for depth, branch in enumerate(branches):
+        branch.p = p * depth / max(len(branches) - 1, 1)
 
 
 def _chosen(channels_last: MemoryFormat, module: nn.Module) -> bool:

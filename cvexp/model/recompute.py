@@ -16,7 +16,7 @@ from cvexp.model.network import Network
 
 
 def checkpoint_gradients(network: Network) -> None:
-    """Switch it on: by timm's own support, else stage by stage.
+    """Switch it on: by timm's own support, else block by block.
 
     Raises:
         UsageError: the network cannot do it.
@@ -28,7 +28,7 @@ def checkpoint_gradients(network: Network) -> None:
         except (AssertionError, NotImplementedError, TypeError) as error:
             raise _unable(network) from error
     else:
-        for inner in _stage_modules(network):
+        for inner in _units(network):
             inner.forward = _recomputed(inner)
     for norm in module.modules():
         if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.track_running_stats:
@@ -37,24 +37,25 @@ def checkpoint_gradients(network: Network) -> None:
             norm.register_forward_hook(still.end, always_call=True)  # torch may stop it half way
 
 
-def _stage_modules(network: Network) -> list[nn.Module]:
-    """Return the modules that are the stages after the first, whose recomputation would not pay.
+def _units(network: Network) -> list[nn.Module]:
+    """Return the largest blocks within a stage; the first stage's recomputation would not pay.
 
     Raises:
-        UsageError: a stage is no module of its own, or all are bare layers.
+        UsageError: there are none, only bare layers.
     """
-    sizes = {name: p.numel() for name, p in network.module.named_parameters()}
-    found = []
-    for stage in network.stages[1:]:
-        try:
-            module = network.module.get_submodule(stage.name)
-        except AttributeError:
-            raise _unable(network) from None
-        inside = sum(p.numel() for p in module.parameters())
-        if inside < 0.9 * sum(sizes[name] for name in stage.parameters):
-            raise _unable(network)
-        if list(module.children()):
+    within = [{*stage.parameters} for stage in network.stages[1:]]
+    found: list[nn.Module] = []
+
+    def visit(prefix: str, module: nn.Module) -> None:
+        inside = {f"{prefix}.{name}".lstrip(".") for name, _ in module.named_parameters()}
+        children = list(module.named_children())
+        if inside and children and any(inside <= names for names in within):
             found.append(module)
+            return
+        for name, child in children:
+            visit(f"{prefix}.{name}".lstrip("."), child)
+
+    visit("", network.module)
     if not found:
         raise _unable(network)
     return found
