@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 from cvexp import freeze
 from cvexp.config import UsageError
 from cvexp.model import Network
+from cvexp.prepare import prepare
 from tests.conftest import TOY, Outcome
+from tests.test_contract import composed
 from tests.test_model import timm, torchvision
 
 LAST = partial(freeze.last, norm="eval", cache_features=False, cached_views=None)
@@ -181,6 +184,49 @@ def test_gradual_begins_at_exactly_the_stated_step(
     head = sum(network.in_head(n) for n, _ in network.module.named_parameters())
     assert steps.count(8) == head
     assert steps.count(4) == len(stage.parameters)
+
+
+class KeepEach(Callback):
+    """Keep a checkpoint at the end of every epoch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep one."""
+        trainer.save_checkpoint(self._folder / f"{trainer.current_epoch}.ckpt")
+
+
+def test_gradual_resumes_in_any_epoch_with_what_trains_then(tmp_path: Path) -> None:
+    """From the config and the epoch; a checkpoint does not say it (traps.md 10)."""
+    recipe = [
+        *TOY,
+        "freeze=gradual",
+        "freeze.unfreeze_epochs=[1,2]",
+        "trainer.max_epochs=4",
+        "trainer.limit_train_batches=2",
+    ]
+
+    def fit(start: Path | None, folder: Path) -> tuple[dict[str, torch.Tensor], set[str]]:
+        ready = prepare(composed(*recipe))
+        trainer = Trainer(
+            **ready.arguments,
+            logger=False,
+            callbacks=[KeepEach(folder)],
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            use_distributed_sampler=False,
+        )
+        loaders = ready.loaders
+        trainer.fit(ready.module, loaders.train, loaders.val, ckpt_path=start, weights_only=True)
+        return ready.module.state_dict(), trains(ready.network)
+
+    whole, trained = fit(None, tmp_path)
+    for epoch in range(3):
+        end, trained_again = fit(tmp_path / f"{epoch}.ckpt", tmp_path / "resumed")
+        assert trained_again == trained
+        assert all(torch.equal(whole[key], end[key]) for key in whole)
 
 
 def test_norms_of_what_is_frozen_may_move_if_asked_for(
