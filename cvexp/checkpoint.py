@@ -91,6 +91,9 @@ class LastAndBest(Checkpoint):
         self._save(trainer, "last.ckpt")
 
     def _save(self, trainer: Trainer, name: str) -> None:
+        module = trainer.lightning_module
+        assert isinstance(module, Classifier)
+        module.check_weights()  # what is no number must not take the place of what is
         if self._directory is not None:
             trainer.save_checkpoint(self._directory / name)
 

@@ -103,7 +103,7 @@ def _hydra(verb: str, arguments: list[str]) -> int:
         several = [o.input_line for o in parsed if o.is_sweep_override()]
         if several and not given.multirun:
             raise config.UsageError(f"{several[0]}: several values; type -m to sweep over them")
-        overrides += _short_names(parsed)
+        overrides = [_open(text) for text in overrides] + _short_names(parsed)
 
     def job(composed: "DictConfig") -> None:
         _job(verb, composed)
@@ -227,6 +227,11 @@ def _check_names(parsed: list[Any], config_dir: Path | None) -> None:
                         f"{name}={option}: no such option{hint}; "
                         f"{name} takes: {', '.join(groups[name])}"
                     )
+
+
+def _open(override: str) -> str:
+    """Let the one mapping whose keys are not ours take new ones: the structure is closed."""
+    return f"++{override}" if override.startswith("optimizer.arguments=") else override
 
 
 def _short_names(parsed: list[Any]) -> list[str]:

@@ -66,7 +66,9 @@ def keys() -> list[str]:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return '; did you mean X?' for the closest known word, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    words = list(known)
+    same = [other for other in words if other.lower() == word.lower()]
+    close = same or difflib.get_close_matches(word, words, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

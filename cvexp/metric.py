@@ -68,7 +68,7 @@ class Evaluation:
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
         """Count one batch: (B, K) logits, (B,) labels."""
-        loss = nn.functional.cross_entropy(logits.float(), labels)
+        loss = nn.functional.cross_entropy(at_least_float32(logits), labels)
         self._tally.add(loss, logits, labels)
         self._confusion.add(logits, labels)
 
@@ -86,6 +86,11 @@ class Evaluation:
         """Begin anew."""
         self._tally.reset()
         self._confusion.reset()
+
+
+def at_least_float32(logits: torch.Tensor) -> torch.Tensor:
+    """Return what losses are computed of: half precision is not enough for them."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def means(prefix: str, sums: tuple[float, float, float]) -> dict[str, float]:

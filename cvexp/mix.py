@@ -1,8 +1,9 @@
-"""Stage mix: two images of a batch become one, and so do their labels; drawn by step.
+"""Stage mix: two images of a batch become one, and so do their labels; drawn by optimizer step.
 
-Shapes: B images, K classes. Images are (B, C, H, W) normalised floats. Each image of a batch is
-mixed with the one `shift` places on, never with itself, so that odd batches are as good as even
-ones; a batch of one is left alone. The share is one for the whole batch, as in both sources.
+Shapes: B images, K classes. Images are (B, C, H, W) normalised floats. Neighbours are mixed with
+each other (the order is shuffled, so they are a random pair); the last of an odd batch with the one
+before it; a batch of one is left alone. The share is one for all images of a step, as in both
+sources. So the batches of an accumulated step mix as one large batch would, if they are even.
 """
 
 from collections.abc import Callable
@@ -20,18 +21,17 @@ Probability = Annotated[float, Ge(0), Le(1)]
 
 
 class Draw(NamedTuple):
-    """What a step draws: five numbers in (0, 1)."""
+    """What a step draws: four numbers in (0, 1)."""
 
     applies: float
     share: float
-    partner: float
     x: float
     y: float
 
     @classmethod
-    def at(cls, seed: int, epoch: int, batch: int) -> "Draw":
-        """Return the draw of one step: a pure function of its coordinates."""
-        return cls(*uniforms(seed, Stream.MIX, epoch, np.array([batch]), 5)[0].tolist())
+    def at(cls, seed: int, epoch: int, step: int) -> "Draw":
+        """Return the draw of one step of an epoch: a pure function of its coordinates."""
+        return cls(*uniforms(seed, Stream.MIX, epoch, np.array([step]), 4)[0].tolist())
 
 
 # Images, (B,) labels, K and the step's draw -> images, and (B,) labels or (B, K) shares.
@@ -61,9 +61,9 @@ def mixup(*, alpha: Alpha, p: Probability) -> Mix:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if draw.applies >= p or len(images) == 1:
             return images, labels
-        share, shift = _share(alpha, draw), _shift(len(images), draw)
-        mixed = torch.lerp(images.roll(shift, 0), images, share)
-        return mixed, _targets(labels, shift, classes, share)
+        share, partners = _share(alpha, draw), _partners(labels)
+        mixed = torch.lerp(images[partners], images, share)
+        return mixed, _targets(labels, partners, classes, share)
 
     return mix
 
@@ -81,13 +81,13 @@ def cutmix(*, alpha: Alpha, p: Probability) -> Mix:
         if draw.applies >= p or len(images) == 1:
             return images, labels
         height, width = images.shape[-2:]
-        side, shift = (1 - _share(alpha, draw)) ** 0.5, _shift(len(images), draw)
+        side, partners = (1 - _share(alpha, draw)) ** 0.5, _partners(labels)
         top, bottom = _span(draw.y, side, height)
         left, right = _span(draw.x, side, width)
         mixed = images.clone()
-        mixed[..., top:bottom, left:right] = images.roll(shift, 0)[..., top:bottom, left:right]
+        mixed[..., top:bottom, left:right] = images[partners, :, top:bottom, left:right]
         share = 1 - (bottom - top) * (right - left) / (height * width)
-        return mixed, _targets(labels, shift, classes, share)
+        return mixed, _targets(labels, partners, classes, share)
 
     return mix
 
@@ -99,9 +99,12 @@ def _share(alpha: float, draw: Draw) -> float:
     return float(betaincinv(alpha, alpha, draw.share))
 
 
-def _shift(images: int, draw: Draw) -> int:
-    """Return how far an image's partner is, from 1 to images - 1."""
-    return 1 + int(draw.partner * (images - 1))
+def _partners(labels: torch.Tensor) -> torch.Tensor:
+    """Return (B,) each image's partner, B at least 2."""
+    partners = torch.arange(len(labels), device=labels.device) ^ 1
+    if len(labels) % 2:
+        partners[-1] = len(labels) - 2
+    return partners
 
 
 def _span(centre: float, side: float, length: int) -> tuple[int, int]:
@@ -110,7 +113,9 @@ def _span(centre: float, side: float, length: int) -> tuple[int, int]:
     return max(round(middle - half), 0), min(round(middle + half), length)
 
 
-def _targets(labels: torch.Tensor, shift: int, classes: int, share: float) -> torch.Tensor:
+def _targets(
+    labels: torch.Tensor, partners: torch.Tensor, classes: int, share: float
+) -> torch.Tensor:
     """Return (B, K): each class's share of an image."""
     own = nn.functional.one_hot(labels, classes).float()
-    return torch.lerp(own.roll(shift, 0), own, share)
+    return torch.lerp(own[partners], own, share)

@@ -5,32 +5,44 @@ batch.
 """
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from cvexp.accumulation import window_weight
+from cvexp.accumulation import Accumulation, window_weight
 from cvexp.augmentation.operation import spread
 from cvexp.console import warn
 from cvexp.ema import Average, too_slow
 from cvexp.freeze import Plan
 from cvexp.loader import Batch, Order
 from cvexp.loss import Loss
-from cvexp.metric import Evaluation, Tally, means
+from cvexp.metric import Evaluation, at_least_float32, means
 from cvexp.mix import Draw, Mix, keep
-from cvexp.optimizer import base_lr
+from cvexp.optimizer import Optimization, base_lr
 from cvexp.randomness import Stream, seed_generator, torch_seed
-from cvexp.scheduler import Horizon
+from cvexp.scheduler import Horizon, Plateau
+from cvexp.window import Reading, Window, largest
 
 
 class Diverged(RuntimeError):
-    """The loss is no number any more."""
+    """A loss, a gradient or a weight is no number any more.
+
+    Args:
+        where: for the record: what, the step, its learning rate, the images of the batch.
+    """
+
+    def __init__(self, message: str, where: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.where = where
 
 
 class Classifier(LightningModule):
@@ -38,12 +50,15 @@ class Classifier(LightningModule):
 
     Args:
         plan: what trains of a network whose head was replaced.
-        make_optimizer: from that plan to an optimizer.
+        make_optimizer: from that plan to an optimizer, and how its gradients are clipped.
         make_scheduler: from an optimizer and the horizon to a schedule by optimizer step.
+        horizon: the steps that will run.
+        accumulation: the batches of a step, by epoch.
         loss: what training minimises, image by image.
         mix: of two images and their labels.
         seed: moves mixing, dropout and the like, by (seed, epoch, batch).
         order: the training batches', for the images in an accumulation window.
+        names: of the training images, for people.
         classes: (K,) names, kept in every checkpoint.
         class_weights: (K,) factors on the training loss, or None.
         ema_decay: of an average of the weights that is evaluated beside them, or None.
@@ -52,12 +67,15 @@ class Classifier(LightningModule):
     def __init__(
         self,
         plan: Plan,
-        make_optimizer: Callable[[Plan], Optimizer],
+        make_optimizer: Callable[[Plan], Optimization],
         make_scheduler: Callable[[Optimizer, Horizon], LRScheduler],
+        horizon: Horizon,
+        accumulation: Accumulation,
         loss: Loss,
         mix: Mix,
         seed: int,
         order: Order,
+        names: Sequence[str],
         classes: Sequence[str],
         class_weights: Sequence[float] | None,
         ema_decay: float | None,
@@ -71,7 +89,8 @@ class Classifier(LightningModule):
         self.takes_features = False  # of the trunk, cached: then the head alone runs
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
         self._loss, self._mix = loss, mix
-        self._seed, self.order = seed, order
+        self._seed, self.order, self._names = seed, order, names
+        self.horizon, self._accumulation = horizon, accumulation
         mean, std = torch.tensor(network.mean), torch.tensor(network.std)
         # (1, C), and no buffers: they stay float32.
         self._scale, self._shift = 1 / (255 * std)[None], (-mean / std)[None]
@@ -80,7 +99,10 @@ class Classifier(LightningModule):
         if ema_decay is not None:
             self.average = Average(network.module, plan.trainable, ema_decay)
         self._averaged: dict[str, torch.Tensor] = {}  # as they are in one evaluation
-        self._window = Tally()
+        self._window = Window()
+        self._grad_clip_norm: float | None = None
+        self._plateau: Plateau | None = None
+        self._epoch_is_over = False  # but for its validation
         self._evaluations = {"": Evaluation()}
         if self.average:
             self._evaluations["ema_"] = Evaluation()
@@ -89,7 +111,6 @@ class Classifier(LightningModule):
         self.results: dict[str, float] = {}  # the last value of each metric
         self.evaluated_at: dict[str, int] = {}  # split -> the optimizer step of its weights
         self.tested_epoch = 0  # after the fit: of the weights that are evaluated, from 1
-        self.horizon = Horizon(0, 0)
         self.steps = 0  # as the optimizer itself stepped
         self.learning_rates: list[float] = []  # of each such step, before any group's factor
         self.began_at: dict[str, int] = {}  # what began to train later -> the steps before that
@@ -126,12 +147,12 @@ class Classifier(LightningModule):
         return torch.addcmul(shift, images.float(), scale)
 
     def mixed(
-        self, images: torch.Tensor, labels: torch.Tensor, epoch: int, batch_idx: int
+        self, images: torch.Tensor, labels: torch.Tensor, epoch: int, step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return normalised images as a training step sees them, and their targets."""
+        """Return normalised images as a step of an epoch sees them, and their targets."""
         if self._mix is keep:
             return images, labels
-        return self._mix(images, labels, len(self.classes), Draw.at(self._seed, epoch, batch_idx))
+        return self._mix(images, labels, len(self.classes), Draw.at(self._seed, epoch, step))
 
     def _logits(self, normalised: torch.Tensor) -> torch.Tensor:
         if self.takes_features:
@@ -142,25 +163,41 @@ class Classifier(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer over what trains, and its schedule over the steps that will run."""
-        total = int(self.trainer.estimated_stepping_batches)  # asks for the loader, so comes first
-        batches, k = self.trainer.num_training_batches, self.trainer.accumulate_grad_batches
-        self.horizon = Horizon(total, math.ceil(batches / k))
-        if self._ema_decay is not None and (slow := too_slow(self._ema_decay, total)):
-            warn(slow)
-        optimizer, scheduler = self.make_optimizer(self.horizon)
+        if self._ema_decay is not None:
+            slow = too_slow(self._ema_decay, self.horizon.total_steps)
+            if slow:
+                warn(slow)
+        (optimizer, self._grad_clip_norm), scheduler = self.make_optimizer()
         optimizer.register_step_post_hook(self._count_step)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
+        schedule: dict[str, Any] = {"scheduler": scheduler, "interval": "step"}
+        if isinstance(
+            scheduler, Plateau
+        ):  # Lightning keeps its state; on_validation_epoch_end steps
+            self._plateau = scheduler
+            schedule |= {"interval": "epoch", "frequency": sys.maxsize, "monitor": scheduler.metric}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value]  # a plain dict serves
 
-    def make_optimizer(self, horizon: Horizon) -> tuple[Optimizer, LRScheduler]:
-        """Return an optimizer over what trains, and its schedule over a horizon."""
-        optimizer = self._make_optimizer(self.plan)
-        return optimizer, self._make_scheduler(optimizer, horizon)
+    def make_optimizer(self) -> tuple[Optimization, LRScheduler]:
+        """Return an optimizer over what trains, and its schedule over the steps that will run."""
+        optimization = self._make_optimizer(self.plan)
+        return optimization, self._make_scheduler(optimization.optimizer, self.horizon)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Keep the norm of a step's gradients, unscaled by now, and clip them if asked for."""
+        gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
+        norm = get_total_norm(gradients)
+        self._window.add_norm(norm)
+        if self._grad_clip_norm is not None:
+            clip_grads_with_norm_(_parameters(optimizer), self._grad_clip_norm, norm)
 
     def _count_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
+        self._window.stepped(self.steps)
         self.learning_rates.append(base_lr(optimizer))
         if self.average:
             self.average.update()
@@ -177,17 +214,18 @@ class Classifier(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
         """Return the loss, weighted so that a step is the mean over the images of its window."""
         images, targets = self.normalise(batch.images), batch.labels
-        images, targets = self.mixed(images, targets, self.current_epoch, batch_idx)
+        count, k = len(batch.labels), self.trainer.accumulate_grad_batches
+        images, targets = self.mixed(images, targets, self.current_epoch, batch_idx // k)
         logits = self._logits(images)
         if self._class_weights is not None:
             self._class_weights = self._class_weights.to(logits.device)
         # Weighted, it is the mean of weight x loss over images. torch's own weighted mean divides
         # by the batch's weights, so that an image would count more in one batch than in another.
-        loss = self._loss(logits.float(), targets, self._class_weights).mean()
+        loss = self._loss(at_least_float32(logits), targets, self._class_weights).mean()
         mixes = targets.dim() == 2  # then an answer is right if it is the larger share's class
-        self._window.add(loss, logits, targets.argmax(dim=1) if mixes else targets)
+        labels = targets.argmax(dim=1) if mixes else targets
+        self._window.add(self.steps + 1, loss, logits, labels, batch.indices)
         self.compute_dtype = logits.dtype
-        count, k = len(batch.labels), self.trainer.accumulate_grad_batches
         self.images_seen += count
         self._step_images = count if batch_idx % k == 0 else self._step_images + count
         self.largest_step_images = max(self.largest_step_images, self._step_images)
@@ -202,17 +240,29 @@ class Classifier(LightningModule):
         batches, k = int(self.trainer.num_training_batches), self.trainer.accumulate_grad_batches
         is_step = (batch_idx + 1) % k == 0 or batch_idx + 1 == batches
         if is_step and self.learning_rates and self.global_step % every == 0:
-            window = means("train", self._read_window())
-            self._write({"train/loss_step": window["train/loss"], "lr": self.learning_rates[-1]})
+            self._write_window()
         if batch_idx + 1 == batches:  # not at the epoch's end hook: callbacks see that one first
             self.finish_epoch()
+            self._epoch_is_over = True
+
+    def _write_window(self) -> None:
+        """Log the mean loss since the last line, and what the step was made with."""
+        window = self._read_window()
+        line = {"train/loss_step": window.loss / window.images, "lr": self.learning_rates[-1]}
+        if window.grad_norm is not None:
+            line["train/grad_norm"] = window.grad_norm
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is not None:
+            line["scale"] = scaler.get_scale()
+        self._write(line)
 
     def on_train_epoch_start(self) -> None:
         """Let train what begins to in this epoch, and begin the epoch's sums."""
+        self.trainer.accumulate_grad_batches = self._accumulation.at(self.current_epoch)
+        self._epoch_is_over = False
         for group in self.plan.apply(self.current_epoch):
             self.began_at[group.name] = self.steps
             self.train()
-        self._window.reset()
         self._epoch_sums = (0.0, 0.0, 0.0)
         self.results.clear()  # so that no metric of an epoch before passes for this one's
 
@@ -250,6 +300,9 @@ class Classifier(LightningModule):
         """Log validation's means."""
         if not self.trainer.sanity_checking:
             self._publish_evaluation("val")
+            fits = self.trainer.state.fn == TrainerFn.FITTING
+            if self._plateau and self._epoch_is_over and fits:
+                self._plateau.step(self.results[self._plateau.metric])
 
     def on_test_epoch_end(self) -> None:
         """Log the test's means."""
@@ -257,8 +310,7 @@ class Classifier(LightningModule):
 
     def running_loss(self) -> float | None:
         """Return the mean loss since the last line of the log; waits for the device."""
-        loss, _, images = self._window.read()
-        return loss / images if images else None
+        return self._window.loss()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the label space beside the weights: without it they answer numbers."""
@@ -271,26 +323,40 @@ class Classifier(LightningModule):
         if self.average:
             self.average.load(checkpoint["ema"])
 
-    def _read_window(self) -> tuple[float, float, float]:
+    def _read_window(self) -> Reading:
         """Move the sums since the last line into the epoch's; the place where divergence is seen.
 
         Raises:
-            Diverged: a loss among them was not finite.
+            Diverged: a loss, a gradient norm or a weight among them was not finite.
         """
-        sums = self._window.read()
-        self._window.reset()
-        self._check_finite("training", sums[0])
+        reading = self._window.read(self.plan.trainable.values())
+        if reading.fault:
+            raise self._diverged(*reading.fault)
         a, b, c = self._epoch_sums
-        self._epoch_sums = (a + sums[0], b + sums[1], c + sums[2])
-        return sums
+        self._epoch_sums = (a + reading.loss, b + reading.correct, c + reading.images)
+        return reading
 
-    def _check_finite(self, kind: str, loss: float) -> None:
-        if not math.isfinite(loss):
-            rate = f", with a learning rate of {self.learning_rates[-1]:g}" * bool(self.steps)
-            raise Diverged(
-                f"the {kind} loss is not finite at optimizer step {self.steps}, "
-                f"epoch {self.current_epoch + 1}{rate}"
-            )
+    def _diverged(self, what: str, step: int, indices: Sequence[int]) -> Diverged:
+        rates = self.learning_rates[:step]
+        names = [self._names[i] for i in indices]
+        rate = f", with a learning rate of {rates[-1]:g}" * bool(rates)
+        shown = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+        images = f"; the batch: {shown}" * bool(names)
+        where = {"what": what, "step": step, "learning_rate": rates[-1] if rates else None}
+        return Diverged(
+            f"the {what} is not finite at optimizer step {step}, epoch {self.current_epoch + 1}"
+            f"{rate}{images}",
+            {**where, "epoch": self.current_epoch + 1, "images": names},
+        )
+
+    def check_weights(self) -> None:
+        """Refuse what must not be kept.
+
+        Raises:
+            Diverged: a weight or a running statistic is not finite.
+        """
+        if not math.isfinite(float(largest(self.network.state_dict().values()))):
+            raise self._diverged("largest weight", self.steps, ())
 
     def _publish_evaluation(self, split: str) -> None:
         """Publish an evaluation's metrics, named for their averaging.
@@ -301,7 +367,8 @@ class Classifier(LightningModule):
         metrics: dict[str, float] = {}
         for kind, evaluation in self._evaluations.items():
             found = evaluation.read()
-            self._check_finite(split, found["loss"])
+            if not math.isfinite(found["loss"]):
+                raise self._diverged(f"{split} loss", self.steps, ())
             metrics |= {f"{split}/{kind}{name}": value for name, value in found.items()}
         self.evaluated_at[split] = self.steps
         self.recall[split] = self._evaluations[""].recall()
@@ -317,3 +384,7 @@ class Classifier(LightningModule):
         epoch = self.tested_epoch or self.current_epoch + 1
         for logger in self.loggers:
             logger.log_metrics({**metrics, "epoch": epoch}, step=self.steps)
+
+
+def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -4,8 +4,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from cvexp.accumulation import Accumulation
 from cvexp.augmentation import Policy
 from cvexp.config import UsageError, build
 from cvexp.console import freeze_table, show, stage, warn
@@ -18,7 +19,8 @@ from cvexp.model.compiler import check_compiler
 from cvexp.module import Classifier
 from cvexp.precision import Precision
 from cvexp.randomness import Stream, torch_seed
-from cvexp.trainer import check_limits, limited, root_device
+from cvexp.scheduler import Plateau
+from cvexp.trainer import check_limits, check_validated, horizon, limited, root_device
 
 
 class Prepared(NamedTuple):
@@ -27,7 +29,7 @@ class Prepared(NamedTuple):
     Args:
         arguments: of Lightning's Trainer.
         plan: what trains when.
-        accumulation: batches an optimizer step.
+        accumulation: batches an optimizer step, by epoch.
     """
 
     arguments: dict[str, Any]
@@ -38,7 +40,7 @@ class Prepared(NamedTuple):
     loaders: Loaders
     network: Network
     plan: Plan
-    accumulation: int
+    accumulation: Accumulation
     module: Classifier
 
 
@@ -70,7 +72,8 @@ def prepare(config: DictConfig) -> Prepared:
     stage("data", str(data))
 
     policy = build(config, "augmentation")
-    loaders = build(config, "loader", data, policy, seed, device)
+    accumulation = build(config, "accumulation")
+    loaders = build(_split(config, accumulation), "loader", data, policy, seed, device)
     mixing = build(config, "mix")
     stage("augmentation", str(policy))
     batch_size = loaders.train.order.batch_size
@@ -87,23 +90,29 @@ def prepare(config: DictConfig) -> Prepared:
         check_compiler(device)
         network.module.compile()  # at its first call; in place, so that no name changes
     check_limits(arguments, {split: len(getattr(loaders, split)) for split in data.splits})
-    accumulation = build(config, "accumulation", len(loaders.train))
+    accumulation.check(len(loaders.train), arguments["max_epochs"])
     batches = limited(len(loaders.train), arguments["limit_train_batches"])
     plan.check_batch(loaders.train.order.images_in(batches - 1, batches))
-    if accumulation > batches:  # limits serve debugging, so this is no error
-        warn(f"a step averages {batches} batches, not {accumulation}: the epoch is limited to them")
+    if (most := max(k for _, k in accumulation.counts)) > batches:  # limits serve debugging
+        warn(f"a step averages {batches} batches, not {most}: the epoch is limited to them")
     module = Classifier(
         plan,
         partial(build, config, "optimizer"),
         partial(build, config, "scheduler"),
+        horizon(arguments, len(loaders.train), accumulation),
+        accumulation,
         build(config, "loss"),
         mixing,
         seed,
         loaders.train.order,
+        data.train.names,
         data.classes,
         data.class_weights,
         build(config, "ema"),
     )
+    _, scheduler = module.make_optimizer()  # what is wrong with them is known before epoch 0
+    if isinstance(scheduler, Plateau):
+        check_validated(arguments, len(loaders.val), "scheduler=plateau")
     return Prepared(
         arguments,
         device,
@@ -116,6 +125,15 @@ def prepare(config: DictConfig) -> Prepared:
         accumulation,
         module,
     )
+
+
+def _split(config: DictConfig, accumulation: Accumulation) -> DictConfig:
+    """Return the config with the batches that the loader is to make."""
+    loader = config.loader
+    if accumulation.parts == 1 or "batch_size" not in loader:
+        return config
+    parts = accumulation.batch_size(loader.batch_size, bool(loader.get("drop_last")))
+    return OmegaConf.merge(config, {"loader": {"batch_size": parts}})  # type: ignore[return-value]  # of a DictConfig it is one
 
 
 def _check_plan(plan: Plan, max_epochs: int) -> None:

@@ -24,8 +24,7 @@ from cvexp.freeze import Row
 from cvexp.module import Classifier
 from cvexp.optimizer import base_lr
 from cvexp.prepare import Prepared, prepare
-from cvexp.scheduler import planned
-from cvexp.trainer import limited
+from cvexp.scheduler import Plateau
 
 PAGE_INCHES = (8.27, 11.69)  # A4
 COLUMNS, ROWS = 8, 3  # of images, in each of the two panels
@@ -120,23 +119,21 @@ def _images(axes: Axes, images: NDArray[np.uint8], names: Sequence[str], title: 
         box.set_xlabel(shown, fontsize=6, labelpad=1, parse_math=False)
 
 
-def learning_rates(module: Classifier, ready: Prepared) -> list[float]:
-    """Return the learning rate of every optimizer step of the run."""
-    arguments = ready.arguments
-    batches = limited(len(ready.loaders.train), arguments["limit_train_batches"])
-    horizon = planned(batches, ready.accumulation, arguments["max_epochs"], arguments["max_steps"])
-    optimizer, scheduler = module.make_optimizer(horizon)
+def learning_rates(module: Classifier) -> list[float]:
+    """Return the learning rate of every optimizer step of the run; a plateau's before any drop."""
+    (optimizer, _), scheduler = module.make_optimizer()
     rates = []
-    for _ in range(horizon.total_steps):
+    for _ in range(module.horizon.total_steps):
         rates.append(base_lr(optimizer))
         optimizer.step()  # without gradients it changes nothing
-        scheduler.step()
+        if not isinstance(scheduler, Plateau):
+            scheduler.step()
     return rates
 
 
 def _rates(axes: Axes, ready: Prepared) -> None:
     """Draw the learning rate by optimizer step."""
-    rates = learning_rates(ready.module, ready)
+    rates = learning_rates(ready.module)
     axes.plot(range(len(rates)), rates, marker="." if len(rates) < 100 else "", linewidth=1)
     epochs = ready.arguments["max_epochs"]
     axes.set_title(

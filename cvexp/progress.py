@@ -1,5 +1,6 @@
 """A progress bar in a terminal, plain lines elsewhere."""
 
+import math
 import time
 from typing import Any
 
@@ -29,8 +30,8 @@ class Bar(Callback):
         self._began = time.perf_counter()
         assert isinstance(pl_module, Classifier)
         self._batches = int(trainer.num_training_batches)
-        self._steps, per_epoch = pl_module.horizon
-        self._epochs = -(-self._steps // per_epoch)
+        self._steps = pl_module.horizon.total_steps
+        self._epochs = math.ceil(pl_module.horizon.epochs(self._steps))
         if console.is_terminal:
             columns = [
                 TextColumn("{task.description}"),

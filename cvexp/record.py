@@ -88,6 +88,7 @@ def open_record(run_dir: Path, factors: Mapping[str, Any]) -> Iterator[Record]:
             record.end("failed", str(error))
             raise
         except Diverged as error:
+            record.update(diverged=error.where)
             record.end("diverged", str(error))
             raise
         except torch.OutOfMemoryError as error:

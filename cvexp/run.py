@@ -73,7 +73,7 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
     trainer = Trainer(
         **arguments,
         precision=ready.precision.trainer,
-        accumulate_grad_batches=ready.accumulation,
+        accumulate_grad_batches=ready.accumulation.at(0),
         logger=[record.MetricsLog(run_dir / "metrics.jsonl"), *build(config, "tracker", run_dir)],
         callbacks=[meter, Bar(), checkpoints, *build(config, "debug", run_dir)],
         plugins=[AtomicCheckpointIO()],
@@ -121,7 +121,7 @@ def _report(run_dir: Path, ready: Prepared) -> None:
     last = order.images_in(batches - 1, batches)
     loader = {
         "batches_per_epoch": batches,
-        "steps_per_epoch": math.ceil(batches / ready.accumulation),
+        "steps_per_epoch": math.ceil(batches / ready.accumulation.at(0)),
         "images_in_last_batch": last,
         "images_not_seen_per_epoch": order.not_seen,
     }
@@ -143,7 +143,7 @@ def _test(
 ) -> dict[str, dict[str, Any]]:
     """Test the last epoch's weights, and those of the epoch that validation chose, apart."""
     tests = len(loaders.test) > 0
-    module.tested_epoch = -(-module.steps // max(module.horizon.steps_per_epoch, 1))
+    module.tested_epoch = math.ceil(module.horizon.epochs(trainer.global_step))
     if module.evaluated_at.get("val") != module.steps and trainer.limit_val_batches:
         trainer.validate(module, loaders.val, verbose=False)  # the last weights were not validated
     if tests:

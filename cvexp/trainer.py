@@ -7,12 +7,16 @@ import torch
 from annotated_types import Ge, Gt, Le
 from pydantic import StrictBool, StringConstraints
 
+from cvexp.accumulation import Accumulation
 from cvexp.config import UsageError
+from cvexp.scheduler import Horizon, planned
 
 # What users may type as trainer.KEY and another group decides: what to type instead.
 ELSEWHERE = {
     "precision": "type precision=bf16-mixed",
     "accumulate_grad_batches": "type accumulation=x4",
+    "gradient_clip_val": "type optimizer.grad_clip_norm=1.0",
+    "gradient_clip_algorithm": "type optimizer.grad_clip_norm=1.0",
     "logger": "type tracker=tensorboard or tracker=none",
     "model_registry": "type tracker=tensorboard or tracker=none",
     "profiler": "type debug=profile",
@@ -55,8 +59,6 @@ def single(
     check_val_every_n_epoch: Annotated[int, Ge(1)],
     num_sanity_val_steps: Annotated[int, Ge(-1)],
     log_every_n_steps: Annotated[int, Ge(1)],
-    gradient_clip_val: Annotated[float, Ge(0)] | None,
-    gradient_clip_algorithm: Literal["norm", "value"] | None,
     deterministic: StrictBool | Literal["warn"],
     benchmark: bool,
     inference_mode: bool,
@@ -97,6 +99,29 @@ def root_device(accelerator: str) -> torch.device:
 def limited(batches: int, limit: int | float) -> int:
     """Return how many of an epoch's batches a Lightning limit (number or fraction) lets through."""
     return min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+
+
+def horizon(arguments: Mapping[str, Any], batches: int, accumulation: Accumulation) -> Horizon:
+    """Return the optimizer steps that a Trainer of these arguments makes of an epoch's batches."""
+    if debugged := int(arguments["fast_dev_run"]):
+        return planned(min(debugged, batches), accumulation.at, 1, debugged)
+    trained = limited(batches, arguments["limit_train_batches"])
+    return planned(trained, accumulation.at, arguments["max_epochs"], arguments["max_steps"])
+
+
+def check_validated(arguments: Mapping[str, Any], batches: int, asking: str) -> None:
+    """Say before the first step that what follows validation would have none to follow.
+
+    Raises:
+        UsageError: no validation in any epoch.
+    """
+    every = arguments["check_val_every_n_epoch"]
+    if not batches:
+        raise UsageError(f"{asking} follows validation, which has no images; try another split")
+    if not arguments["limit_val_batches"]:
+        raise UsageError(f"{asking} follows validation; type trainer.limit_val_batches=1.0")
+    if every > arguments["max_epochs"]:
+        raise UsageError(f"{asking} follows validation; type trainer.check_val_every_n_epoch=1")
 
 
 def check_limits(arguments: Mapping[str, Any], batches: Mapping[str, int]) -> None:

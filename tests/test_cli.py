@@ -159,7 +159,7 @@ def test_a_users_own_options_need_no_clone(cvexp: Callable[..., Outcome], tmp_pa
     (folder / "slow.yaml").write_text(
         "_target_: cvexp.optimizer.sgd\nlr: 0.0001\nweight_decay: 0.0\n"
         "momentum: 0.0\nnesterov: false\n"
-        "layer_decay: 1.0\nhead_lr_factor: 1.0\ndecay_norm_and_bias: false\n"
+        "layer_decay: 1.0\nhead_lr_factor: 1.0\ndecay_norm_and_bias: false\ngrad_clip_norm: null\n"
     )
     flag = f"--config-dir={tmp_path / 'mine'}"
     assert "slow" in cvexp(flag, "--help").out

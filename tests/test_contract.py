@@ -18,6 +18,8 @@ NEEDS = {  # what an option leaves to the user
     ("data", "table"): ["data.path=x.csv"],
     ("data", "torchvision"): ["data.name=MNIST"],
     ("freeze", "pattern"): ["freeze.pattern=layer4"],
+    ("optimizer", "timm"): ["optimizer.name=lamb"],
+    ("optimizer", "torch"): ["optimizer.name=NAdam"],
 }
 PAIRS = [(group, option) for group, options in OPTIONS.items() for option in options]
 
@@ -32,7 +34,7 @@ def composed(*overrides: str) -> DictConfig:
 def test_options_snapshot() -> None:
     """The public surface changes only on purpose."""
     assert OPTIONS == {
-        "accumulation": ["x1", "x2", "x4", "x8"],
+        "accumulation": ["ramp", "x1", "x2", "x4", "x8"],
         "augmentation": ["flip-crop", "light", "none", "strong"],
         "data": ["cifar10", "cifar100", "digits", "folder", "table", "torchvision"],
         "debug": ["fast", "none", "overfit", "profile"],
@@ -40,12 +42,21 @@ def test_options_snapshot() -> None:
         "experiment": ["none", "seminar-cifar10"],
         "freeze": ["full", "gradual", "last", "lora", "most", "pattern"],
         "loader": ["albumentations", "dali", "device"],
-        "loss": ["cross-entropy"],
+        "loss": ["bce", "cross-entropy", "focal"],
         "mix": ["cutmix", "mixup", "none"],
         "model": ["efficientnet-lite0", "resnet18", "resnet50", "timm", "torchvision", "vit-tiny"],
-        "optimizer": ["adam", "adamw", "sgd"],
+        "optimizer": ["adam", "adamw", "sgd", "timm", "torch"],
         "precision": ["16-mixed", "32-true", "bf16-mixed", "bf16-true", "tf32"],
-        "scheduler": ["constant", "cosine", "warmup-cosine"],
+        "scheduler": [
+            "constant",
+            "cosine",
+            "multi-step",
+            "one-cycle",
+            "plateau",
+            "poly",
+            "step",
+            "warmup-cosine",
+        ],
         "tracker": ["none", "tensorboard"],
         "trainer": ["single"],
     }

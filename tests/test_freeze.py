@@ -20,7 +20,7 @@ LAST = partial(freeze.last, norm="eval", cache_features=False, cached_views=None
 MOST = partial(freeze.most, stages=2, norm="eval")
 # What else may touch weights: averaging, clipping, half precision, mixing, recomputing.
 AROUND = (
-    "ema=weights trainer.gradient_clip_val=0.1 accumulation=x2 precision=bf16-mixed mix=mixup "
+    "ema=weights optimizer.grad_clip_norm=0.1 accumulation=x2 precision=bf16-mixed mix=mixup "
     "model.grad_checkpointing=true optimizer.decay_norm_and_bias=true"
 )
 TOYS = ("test_resnet", "test_efficientnet", "test_vit", "test_convnext")

@@ -4,11 +4,14 @@ import pytest
 import torch
 
 from cvexp import freeze, scheduler
+from cvexp.accumulation import fixed
 from cvexp.loader import Batch, Order
 from cvexp.loss import cross_entropy
 from cvexp.metric import Tally
 from cvexp.mix import keep
 from cvexp.module import Classifier
+from cvexp.optimizer import Optimization
+from cvexp.scheduler import Horizon
 from tests.test_model import timm
 
 BATCH = Batch(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.arange(4), torch.arange(4))
@@ -21,12 +24,15 @@ def classifier(seed: int = 0, class_weights: list[float] | None = None) -> Class
     order, classes = Order(8, 4, seed=0), [str(i) for i in range(10)]
     return Classifier(
         plan,
-        lambda plan: torch.optim.SGD(plan.trainable.values()),
+        lambda plan: Optimization(torch.optim.SGD(plan.trainable.values()), None),
         scheduler.constant,
+        Horizon(2, [2]),
+        fixed(batches=1, keep_batch=False),
         cross_entropy(label_smoothing=0.0),
         keep,
         seed,
         order,
+        [f"{i}.png" for i in range(8)],
         classes,
         class_weights,
         None,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cvexp import freeze
-from cvexp.optimizer import adamw, base_lr, grouped
+from cvexp.optimizer import adamw, base_lr, fused, grouped
 from tests.conftest import TOY, Outcome
 from tests.test_freeze import LAST, MOST, TOYS
 from tests.test_model import timm
@@ -89,7 +89,8 @@ def test_gradual_multiplies_its_factor() -> None:
 def test_the_base_rate_is_read_back_without_factors() -> None:
     network = timm("test_resnet")
     plan = freeze.full(network)
-    optimizer = ADAMW(plan, lr=0.01, layer_decay=0.5, head_lr_factor=3.0, decay_norm_and_bias=False)
+    settings = {"layer_decay": 0.5, "head_lr_factor": 3.0, "decay_norm_and_bias": False}
+    optimizer, _ = ADAMW(plan, lr=0.01, **settings, grad_clip_norm=None)
     assert base_lr(optimizer) == pytest.approx(0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.25)
     del schedule
@@ -110,3 +111,70 @@ def test_a_run_logs_the_base_rate(cvexp: Callable[..., Outcome], tmp_path: Path)
     effective = outcome.record(tmp_path)["effective"]
     rates = [effective[key] for key in ("lr_first", "lr_peak", "lr_last")]
     assert rates == pytest.approx([0.004] * 3)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "optimizer=torch optimizer.name=NAdam",
+        "optimizer=torch optimizer.name=RMSprop optimizer.arguments={momentum:0.9}",
+        "optimizer=timm optimizer.name=lamb",
+        "optimizer=timm optimizer.name=lion",
+    ],
+)
+def test_any_optimizer_by_name(option: str, cvexp: Callable[..., Outcome], tmp_path: Path) -> None:
+    recipe = [*TOY, "trainer.limit_train_batches=3", "tracker=none", *option.split()]
+    outcome = cvexp(*recipe, "scheduler=constant")
+    assert outcome.code == 0, outcome.err
+    assert outcome.record(tmp_path)["effective"]["optimizer_steps"] == 3
+    (path,) = tmp_path.glob("multirun/*/checkpoints/last.ckpt")
+    (state,) = torch.load(path, weights_only=True)["optimizer_states"]
+    assert state["state"]
+    if "momentum" in option:
+        assert all(group["momentum"] == 0.9 for group in state["param_groups"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("optimizer=torch optimizer.name=adamw", "did you mean AdamW?"),
+        ("optimizer=timm optimizer.name=lam", "did you mean lamb?"),
+        ("optimizer=torch optimizer.name=LBFGS", "needs more than a gradient a step"),
+        ("optimizer=torch optimizer.name=Rprop", "type optimizer.weight_decay=0.0"),
+        (
+            "optimizer=torch optimizer.name=NAdam optimizer.arguments={momentun:0.9}",
+            "optimizer.arguments may name: betas",
+        ),
+        ("optimizer.grad_clip_norm=0.0", "optimizer.grad_clip_norm=0.0"),
+        ("trainer.gradient_clip_val=1.0", "type optimizer.grad_clip_norm=1.0"),
+        ("optimizer=sgd optimizer.momentum=0.0", "try optimizer.momentum=0.9"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_is_one_line(
+    overrides: str, message: str, cvexp: Callable[..., Outcome]
+) -> None:
+    outcome = cvexp(*TOY, *overrides.split())
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop])
+def test_one_kernel_where_torch_has_one(make: type[torch.optim.Optimizer]) -> None:
+    """The same update, up to rounding, as parameter by parameter."""
+
+    def updated(fuse: bool) -> torch.Tensor:
+        parameter = torch.nn.Parameter(torch.linspace(-1, 1, 50))
+        optimizer = make([parameter], lr=0.1)
+        if fuse:
+            fused(optimizer)
+            assert all(
+                bool(group.get("fused")) == (make is not torch.optim.RMSprop)
+                for group in optimizer.param_groups
+            )
+        for step in range(5):
+            parameter.grad = torch.sin(parameter.detach() * 3 + step)
+            optimizer.step()
+        return parameter.detach()
+
+    assert torch.allclose(updated(True), updated(False), atol=1e-6)

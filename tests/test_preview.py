@@ -61,7 +61,7 @@ def test_the_learning_rates_are_those_of_the_run(
     overrides: list[str], cvexp: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     ready = prepare(composed(*TOY, *overrides))
-    rates = learning_rates(ready.module, ready)
+    rates = learning_rates(ready.module)
     outcome = cvexp(*TOY, *overrides, "tracker=none")
     assert outcome.code == 0, outcome.err
     effective = outcome.record(tmp_path)["effective"]

@@ -24,7 +24,7 @@ EFFECTIVE = (
 ).split()
 COST = (
     "startup_s train_s validation_s wall_s images_per_s data_wait_fraction peak_host_bytes "
-    "peak_device_bytes flops_per_image mfu energy_j contended"
+    "peak_device_bytes compile_s flops_per_image mfu energy_j contended"
 ).split()
 
 
@@ -93,7 +93,7 @@ def test_bf16_true_holds_its_weights_in_bf16(cvexp: Callable[..., Outcome], tmp_
     ("error", "status", "reason"),
     [
         (UsageError("x=1 is wrong"), "failed", "x=1 is wrong"),
-        (Diverged("at step 3"), "diverged", "at step 3"),
+        (Diverged("at step 3", {"step": 3}), "diverged", "at step 3"),
         (KeyError("k"), "failed", "KeyError: 'k'"),
         (KeyboardInterrupt(), "interrupted", None),
     ],

@@ -1,0 +1,137 @@
+"""What training did since it was last asked: sums and witnesses that stay on the device till then.
+
+Reading is the one moment that waits for the device, so that is where divergence is seen: at the
+latest trainer.log_every_n_steps after it, with the very step and batch that it began in.
+
+Shapes: B images, K classes.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch.nn.utils import get_total_norm
+
+
+class Fault(NamedTuple):
+    """The first value that was no number, its optimizer step (from 1), and (B,) its images."""
+
+    what: str
+    step: int
+    indices: list[int]
+
+
+class Reading(NamedTuple):
+    """Sums over images, the mean norm of the gradients of a step, and what was no number."""
+
+    loss: float
+    correct: float
+    images: int
+    grad_norm: float | None
+    fault: Fault | None
+
+
+class _Batch(NamedTuple):
+    step: int
+    indices: torch.Tensor
+    loss: torch.Tensor
+    correct: torch.Tensor
+
+
+class Window:
+    """A list of what each batch and each step gave; a step costs a few small operations."""
+
+    def __init__(self) -> None:
+        self._batches: list[_Batch] = []
+        self._norms: list[tuple[int, torch.Tensor]] = []
+        self._norm: torch.Tensor | None = None  # of a step that is about to be made, or skipped
+
+    @torch.no_grad()
+    def add(
+        self,
+        step: int,
+        loss: torch.Tensor,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        indices: torch.Tensor,
+    ) -> None:
+        """Take up a batch of this step: its mean loss, (B, K) logits, (B,) labels, (B,) images."""
+        correct = (logits.argmax(dim=1) == labels).sum()
+        self._batches.append(_Batch(step, indices, loss.detach(), correct))
+
+    def add_norm(self, norm: torch.Tensor) -> None:
+        """Take up the norm of the gradients of the step that comes next."""
+        self._norm = norm
+
+    def stepped(self, step: int) -> None:
+        """Let that norm count: the step was made. A GradScaler skips what is not finite."""
+        if self._norm is not None:
+            self._norms.append((step, self._norm))
+            self._norm = None
+
+    def loss(self) -> float | None:
+        """Return the mean loss of an image so far; waits for the device."""
+        counts = [len(batch.indices) for batch in self._batches]
+        losses = [batch.loss for batch in self._batches]
+        return _dot(torch.stack(losses).tolist(), counts) / sum(counts) if counts else None
+
+    def read(self, weights: Iterable[torch.Tensor] = ()) -> Reading:
+        """Return what was taken up, and begin anew; waits for the device.
+
+        Args:
+            weights: to be looked at too.
+        """
+        batches, norms = self._batches, self._norms
+        self._batches, self._norms = [], []
+        if not batches:
+            return Reading(0.0, 0.0, 0, None, None)
+        parts = [
+            torch.stack([batch.loss for batch in batches]),
+            torch.stack([batch.correct for batch in batches]),
+            *([torch.stack([norm for _, norm in norms])] if norms else []),
+            largest(weights)[None],
+        ]
+        values = torch.cat([part.float() for part in parts]).tolist()  # the device is waited for
+        losses, correct = values[: len(batches)], values[len(batches) : 2 * len(batches)]
+        found, weight = values[2 * len(batches) : -1], values[-1]
+        counts = [len(batch.indices) for batch in batches]
+        faults = [
+            *(
+                _fault("training loss", [b])
+                for b, x in zip(batches, losses, strict=True)
+                if _bad(x)
+            ),
+            *(
+                _fault("gradient norm", [b for b in batches if b.step == step])
+                for (step, _), x in zip(norms, found, strict=True)
+                if _bad(x)
+            ),
+            *([_fault("largest weight", [batches[-1]])] if _bad(weight) else []),
+        ]
+        return Reading(
+            _dot(losses, counts),
+            sum(correct),
+            sum(counts),
+            sum(found) / len(found) if found else None,
+            min(faults, key=lambda fault: fault.step, default=None),
+        )
+
+
+@torch.no_grad()
+def largest(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return the largest magnitude in tensors of floats, which is no number if one of them is."""
+    floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    return get_total_norm(floats, norm_type=math.inf) if floats else torch.zeros(())
+
+
+def _fault(what: str, batches: Sequence[_Batch]) -> Fault:
+    return Fault(what, batches[0].step, [i for b in batches for i in b.indices.tolist()])
+
+
+def _bad(value: float) -> bool:
+    return not math.isfinite(value)
+
+
+def _dot(values: Sequence[float], weights: Sequence[int]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True))
