@@ -82,7 +82,7 @@ class LastAndBest(Checkpoint):
         metrics = pl_module.results
         if metrics[self.METRIC] > self.best.get(self.METRIC, float("-inf")):
             validation = {key: value for key, value in metrics.items() if key.startswith("val/")}
-            at = {"epoch": trainer.current_epoch + 1, "step": pl_module.steps}
+            at = {"epoch": trainer.current_epoch + 1, "step": pl_module.counts.steps}
             self.best = {**at, **validation}
             self._save(trainer, "best.ckpt")
 

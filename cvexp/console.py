@@ -44,6 +44,8 @@ def quieten_lightning() -> None:
         logger.propagate = True
     # A run of few batches logs its epochs all the same.
     warnings.filterwarnings("ignore", message=r"The number of training batches .* is smaller than")
+    # Schedules count the steps that a GradScaler skips too, the very first among them.
+    warnings.filterwarnings("ignore", message=r"Detected call of `lr_scheduler.step\(\)` before")
     # Lightning 2.6 on torch 2.14 meets a deprecation in torch's pytree only Lightning can mend.
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
 

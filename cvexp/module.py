@@ -14,7 +14,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -30,7 +30,7 @@ from cvexp.mix import Draw, Mix, keep
 from cvexp.optimizer import Optimization, base_lr
 from cvexp.randomness import Stream, seed_generator, torch_seed
 from cvexp.scheduler import Horizon, Plateau
-from cvexp.window import Reading, Window, largest
+from cvexp.window import Counts, Reading, Window, total_norm
 
 
 class Diverged(RuntimeError):
@@ -111,13 +111,7 @@ class Classifier(LightningModule):
         self.results: dict[str, float] = {}  # the last value of each metric
         self.evaluated_at: dict[str, int] = {}  # split -> the optimizer step of its weights
         self.tested_epoch = 0  # after the fit: of the weights that are evaluated, from 1
-        self.steps = 0  # as the optimizer itself stepped
-        self.learning_rates: list[float] = []  # of each such step, before any group's factor
-        self.began_at: dict[str, int] = {}  # what began to train later -> the steps before that
-        self.images_seen = 0
-        self.largest_step_images = 0
-        self._step_images = 0
-        self.compute_dtype: torch.dtype | None = None
+        self.counts = Counts()
 
     def train(self, mode: bool = True) -> "Classifier":
         """Set the mode; frozen parts stay in eval, so their running statistics and dropout rest."""
@@ -190,15 +184,15 @@ class Classifier(LightningModule):
     ) -> None:
         """Keep the norm of a step's gradients, unscaled by now, and clip them if asked for."""
         gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
-        norm = get_total_norm(gradients)
+        norm = total_norm(gradients)
         self._window.add_norm(norm)
         if self._grad_clip_norm is not None:
             clip_grads_with_norm_(_parameters(optimizer), self._grad_clip_norm, norm)
 
     def _count_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self.steps += 1
-        self._window.stepped(self.steps)
-        self.learning_rates.append(base_lr(optimizer))
+        self.counts.steps += 1
+        self._window.stepped(self.counts.steps)
+        self.counts.learning_rates.append(base_lr(optimizer))
         if self.average:
             self.average.update()
 
@@ -224,11 +218,12 @@ class Classifier(LightningModule):
         loss = self._loss(at_least_float32(logits), targets, self._class_weights).mean()
         mixes = targets.dim() == 2  # then an answer is right if it is the larger share's class
         labels = targets.argmax(dim=1) if mixes else targets
-        self._window.add(self.steps + 1, loss, logits, labels, batch.indices)
-        self.compute_dtype = logits.dtype
-        self.images_seen += count
-        self._step_images = count if batch_idx % k == 0 else self._step_images + count
-        self.largest_step_images = max(self.largest_step_images, self._step_images)
+        self._window.add(self.counts.steps + 1, loss, logits, labels, batch.indices)
+        self.counts.compute_dtype = logits.dtype
+        counts = self.counts
+        counts.images_seen += count
+        counts.step_images = count if batch_idx % k == 0 else counts.step_images + count
+        counts.largest_step_images = max(counts.largest_step_images, counts.step_images)
         start = batch_idx - batch_idx % k
         stop = min(start + k, int(self.trainer.num_training_batches))
         weight = window_weight(count, self.order.images_in(start, stop), k)
@@ -239,7 +234,7 @@ class Classifier(LightningModule):
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set in Trainer.__init__
         batches, k = int(self.trainer.num_training_batches), self.trainer.accumulate_grad_batches
         is_step = (batch_idx + 1) % k == 0 or batch_idx + 1 == batches
-        if is_step and self.learning_rates and self.global_step % every == 0:
+        if is_step and self.counts.learning_rates and self.global_step % every == 0:
             self._write_window()
         if batch_idx + 1 == batches:  # not at the epoch's end hook: callbacks see that one first
             self.finish_epoch()
@@ -248,7 +243,10 @@ class Classifier(LightningModule):
     def _write_window(self) -> None:
         """Log the mean loss since the last line, and what the step was made with."""
         window = self._read_window()
-        line = {"train/loss_step": window.loss / window.images, "lr": self.learning_rates[-1]}
+        line = {
+            "train/loss_step": window.loss / window.images,
+            "lr": self.counts.learning_rates[-1],
+        }
         if window.grad_norm is not None:
             line["train/grad_norm"] = window.grad_norm
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
@@ -261,7 +259,7 @@ class Classifier(LightningModule):
         self.trainer.accumulate_grad_batches = self._accumulation.at(self.current_epoch)
         self._epoch_is_over = False
         for group in self.plan.apply(self.current_epoch):
-            self.began_at[group.name] = self.steps
+            self.counts.began_at[group.name] = self.counts.steps
             self.train()
         self._epoch_sums = (0.0, 0.0, 0.0)
         self.results.clear()  # so that no metric of an epoch before passes for this one's
@@ -337,7 +335,7 @@ class Classifier(LightningModule):
         return reading
 
     def _diverged(self, what: str, step: int, indices: Sequence[int]) -> Diverged:
-        rates = self.learning_rates[:step]
+        rates = self.counts.learning_rates[:step]
         names = [self._names[i] for i in indices]
         rate = f", with a learning rate of {rates[-1]:g}" * bool(rates)
         shown = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
@@ -355,8 +353,8 @@ class Classifier(LightningModule):
         Raises:
             Diverged: a weight or a running statistic is not finite.
         """
-        if not math.isfinite(float(largest(self.network.state_dict().values()))):
-            raise self._diverged("largest weight", self.steps, ())
+        if not math.isfinite(float(total_norm(self.network.state_dict().values()))):
+            raise self._diverged("norm of the weights", self.counts.steps, ())
 
     def _publish_evaluation(self, split: str) -> None:
         """Publish an evaluation's metrics, named for their averaging.
@@ -368,22 +366,22 @@ class Classifier(LightningModule):
         for kind, evaluation in self._evaluations.items():
             found = evaluation.read()
             if not math.isfinite(found["loss"]):
-                raise self._diverged(f"{split} loss", self.steps, ())
+                raise self._diverged(f"{split} loss", self.counts.steps, ())
             metrics |= {f"{split}/{kind}{name}": value for name, value in found.items()}
-        self.evaluated_at[split] = self.steps
+        self.evaluated_at[split] = self.counts.steps
         self.recall[split] = self._evaluations[""].recall()
         self._publish(metrics)
 
     def _publish(self, metrics: dict[str, float]) -> None:
         """Keep, log, and show Lightning's callbacks an epoch's metrics."""
         self.results.update(metrics)
-        self.log_dict(metrics, logger=False)
+        self.trainer.callback_metrics.update({k: torch.tensor(v) for k, v in metrics.items()})
         self._write(metrics)
 
     def _write(self, metrics: dict[str, float]) -> None:
         epoch = self.tested_epoch or self.current_epoch + 1
         for logger in self.loggers:
-            logger.log_metrics({**metrics, "epoch": epoch}, step=self.steps)
+            logger.log_metrics({**metrics, "epoch": epoch}, step=self.counts.steps)
 
 
 def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:

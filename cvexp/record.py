@@ -169,30 +169,30 @@ class MetricsLog(Logger):
 def effective(trainer: Trainer, module: Classifier) -> dict[str, Any]:
     """Return what really ran, read from the objects that ran it and not from the config."""
     trainable, total = count_parameters(module.network)
-    rates = module.learning_rates
+    rates = module.counts.learning_rates
     return {
         "precision": _precision(trainer, module),
         "parameter_dtype": _name(next(module.network.parameters()).dtype),
-        "compute_dtype": _name(module.compute_dtype),
+        "compute_dtype": _name(module.counts.compute_dtype),
         "device": _device_name(module.device),
         "devices": trainer.num_devices,
         "strategy": type(trainer.strategy).__name__,
         "batch_size": module.order.batch_size,
-        "effective_batch_size": module.largest_step_images,
-        "optimizer_steps": module.steps,
+        "effective_batch_size": module.counts.largest_step_images,
+        "optimizer_steps": module.counts.steps,
         "channels_last": module.channels_last,
         "compiled": module.network._compiled_call_impl is not None,
-        "images_seen": module.images_seen,
+        "images_seen": module.counts.images_seen,
         "images_not_seen_per_epoch": module.order.not_seen,
         "trainable_parameters": trainable,
         "total_parameters": total,
         "trainable_fraction": trainable / total,
         "frozen_modules": module.plan.frozen,
-        "began_to_train_at_step": module.began_at,
+        "began_to_train_at_step": module.counts.began_at,
         "lr_first": rates[0] if rates else None,
         "lr_peak": max(rates, default=None),
         "lr_last": rates[-1] if rates else None,
-        "skipped_steps": trainer.global_step - module.steps,
+        "skipped_steps": trainer.global_step - module.counts.steps,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
 

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from cvexp import features, record
@@ -21,6 +23,7 @@ from cvexp.config import build, check, factors, identity, unresolved
 from cvexp.console import config_tree, counts_table, quieten_lightning, run_table, show, stage, warn
 from cvexp.freeze import Caching
 from cvexp.loader import Loaders
+from cvexp.loop import shorten
 from cvexp.meter import Meter
 from cvexp.module import Classifier
 from cvexp.prepare import Prepared, prepare
@@ -70,21 +73,9 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
     _report(run_dir, ready)
     checkpoints = LastAndBest(None if arguments["fast_dev_run"] else run_dir / "checkpoints")
     meter = Meter(began)
-    trainer = Trainer(
-        **arguments,
-        precision=ready.precision.trainer,
-        accumulate_grad_batches=ready.accumulation.at(0),
-        logger=[record.MetricsLog(run_dir / "metrics.jsonl"), *build(config, "tracker", run_dir)],
-        callbacks=[meter, Bar(), checkpoints, *build(config, "debug", run_dir)],
-        plugins=[AtomicCheckpointIO()],
-        default_root_dir=run_dir,
-        enable_checkpointing=True,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
-    # deterministic=true would also fill all new memory, for a tenth of a step's time on a CPU.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    loggers = [record.MetricsLog(run_dir / "metrics.jsonl"), *build(config, "tracker", run_dir)]
+    callbacks = [meter, Bar(), checkpoints, *build(config, "debug", run_dir)]
+    trainer = make_trainer(ready, run_dir, loggers, callbacks)
     with closing(loaders):
         cached = None
         if ready.plan.caching is not None:
@@ -95,6 +86,29 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
     run.end("completed")
     show(run_table(run.fields))
     stage("run", os.path.relpath(run_dir))
+
+
+def make_trainer(
+    ready: Prepared, run_dir: Path, loggers: list[Logger], callbacks: list[Callback]
+) -> Trainer:
+    """Return Lightning's Trainer; whatever decides about training is in `ready`."""
+    trainer = Trainer(
+        **ready.arguments,
+        precision=ready.precision.trainer,
+        accumulate_grad_batches=ready.accumulation.at(0),
+        logger=loggers,
+        callbacks=callbacks,
+        plugins=[AtomicCheckpointIO()],
+        default_root_dir=run_dir,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    shorten(trainer)
+    # deterministic=true would also fill all new memory, for a tenth of a step's time on a CPU.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    return trainer
 
 
 def _fit(trainer: Trainer, module: Classifier, loaders: Loaders) -> None:
@@ -144,7 +158,7 @@ def _test(
     """Test the last epoch's weights, and those of the epoch that validation chose, apart."""
     tests = len(loaders.test) > 0
     module.tested_epoch = math.ceil(module.horizon.epochs(trainer.global_step))
-    if module.evaluated_at.get("val") != module.steps and trainer.limit_val_batches:
+    if module.evaluated_at.get("val") != module.counts.steps and trainer.limit_val_batches:
         trainer.validate(module, loaders.val, verbose=False)  # the last weights were not validated
     if tests:
         trainer.test(module, loaders.test, verbose=False)
@@ -153,7 +167,7 @@ def _test(
         split: dict(zip(module.classes, values, strict=True))
         for split, values in module.recall.items()
     }
-    if tests and checkpoints.best_path and best["step"] != module.steps:
+    if tests and checkpoints.best_path and best["step"] != module.counts.steps:
         state = torch.load(checkpoints.best_path, map_location=module.device, weights_only=True)
         module.load_state_dict(state["state_dict"])
         module.on_load_checkpoint(state)

