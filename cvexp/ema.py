@@ -11,6 +11,8 @@ import torch
 from annotated_types import Ge, Lt
 from torch import nn
 
+from cvexp.metric import at_least_float32
+
 Decay = Annotated[float, Ge(0), Lt(1)]
 
 
@@ -24,7 +26,7 @@ def weights(*, decay: Decay) -> float:
 
 
 class Average:
-    """The average of a module's tensors, in float32 whatever they are.
+    """The average of a module's tensors, in float32 or, of double ones, float64.
 
     Integer buffers are not averaged: an evaluation uses the module's own.
 
@@ -44,10 +46,10 @@ class Average:
         """Take up the weights that an optimizer step has just made."""
         live = self._live()
         if not self._tensors:
-            self._tensors = [tensor.detach().float().clone() for tensor in live]
+            self._tensors = [at_least_float32(tensor.detach()).clone() for tensor in live]
         self.steps += 1
         decay = min(self._decay, (1 + self.steps) / (10 + self.steps))
-        torch._foreach_lerp_(self._tensors, [t.float() for t in live], 1 - decay)
+        torch._foreach_lerp_(self._tensors, [at_least_float32(t) for t in live], 1 - decay)
 
     def tensors(self, prefix: str) -> dict[str, torch.Tensor]:
         """Return the averages by name, as the module's own dtypes; the module's before any step."""

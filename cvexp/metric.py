@@ -88,9 +88,9 @@ class Evaluation:
         self._confusion.reset()
 
 
-def at_least_float32(logits: torch.Tensor) -> torch.Tensor:
-    """Return what losses are computed of: half precision is not enough for them."""
-    return logits if logits.dtype == torch.float64 else logits.float()
+def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what losses and averages are computed of: half precision is not enough for them."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def means(prefix: str, sums: tuple[float, float, float]) -> dict[str, float]:

@@ -7,7 +7,7 @@ import torch
 
 from cvexp.config import UsageError
 
-Name = Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true"]
+Name = Literal["64-true", "32-true", "16-mixed", "bf16-mixed", "bf16-true"]
 
 
 class Precision(NamedTuple):
@@ -34,6 +34,8 @@ def lightning(
             "precision=16-mixed needs a CUDA device and this run has none; "
             "try precision=bf16-mixed or precision=32-true"
         )
+    if trainer == "64-true" and device.type == "mps":
+        raise UsageError("precision=64-true: Apple's GPUs have none; try precision=32-true")
     if float32_matmul == "high" and not _has_tf32(device):
         raise UsageError(
             "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or newer and would be "

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from lightning.pytorch import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from cvexp.accumulation import Accumulation
@@ -42,6 +43,7 @@ class Prepared(NamedTuple):
     plan: Plan
     accumulation: Accumulation
     module: Classifier
+    early_stopping: list[Callback]
 
 
 def prepare(config: DictConfig) -> Prepared:
@@ -113,6 +115,8 @@ def prepare(config: DictConfig) -> Prepared:
     _, scheduler = module.make_optimizer()  # what is wrong with them is known before epoch 0
     if isinstance(scheduler, Plateau):
         check_validated(arguments, len(loaders.val), "scheduler=plateau")
+    if early_stopping := build(config, "early_stopping"):
+        check_validated(arguments, len(loaders.val), "early_stopping=plateau")
     return Prepared(
         arguments,
         device,
@@ -124,6 +128,7 @@ def prepare(config: DictConfig) -> Prepared:
         plan,
         accumulation,
         module,
+        early_stopping,
     )
 
 

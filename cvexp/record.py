@@ -192,6 +192,7 @@ def effective(trainer: Trainer, module: Classifier) -> dict[str, Any]:
         "lr_first": rates[0] if rates else None,
         "lr_peak": max(rates, default=None),
         "lr_last": rates[-1] if rates else None,
+        "stopped_early": trainer.global_step < module.horizon.total_steps,
         "skipped_steps": trainer.global_step - module.counts.steps,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }

@@ -74,7 +74,8 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
     checkpoints = LastAndBest(None if arguments["fast_dev_run"] else run_dir / "checkpoints")
     meter = Meter(began)
     loggers = [record.MetricsLog(run_dir / "metrics.jsonl"), *build(config, "tracker", run_dir)]
-    callbacks = [meter, Bar(), checkpoints, *build(config, "debug", run_dir)]
+    debugging = build(config, "debug", run_dir)
+    callbacks = [meter, Bar(), checkpoints, *ready.early_stopping, *debugging]
     trainer = make_trainer(ready, run_dir, loggers, callbacks)
     with closing(loaders):
         cached = None
@@ -117,6 +118,8 @@ def _fit(trainer: Trainer, module: Classifier, loaders: Loaders) -> None:
     planned, attempted = module.horizon.total_steps, trainer.global_step
     if attempted != planned and not trainer.should_stop:
         raise RuntimeError(f"{attempted} optimizer steps were made of the {planned} planned")
+    if attempted < planned:
+        stage("", f"stopped early, after {attempted} of at most {planned} optimizer steps")
 
 
 def _cached(trainer: Trainer, ready: Prepared, caching: Caching) -> tuple[Loaders, dict[str, Any]]:

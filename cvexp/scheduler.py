@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from cvexp.config import UsageError
 
 Fraction = Annotated[float, Ge(0), Le(1)]
+Metric = Literal["val/loss", "val/accuracy", "val/balanced_accuracy", "val/macro_f1"]
 Drop = Annotated[float, Gt(0), Lt(1)]
 
 
@@ -198,6 +199,11 @@ def _fitting(asked: str, epochs: float) -> str:
     return f"{key}={epochs / 2:g}" if key == "every_epochs" else f"{key}=[{epochs / 2:g}]"
 
 
+def direction(metric: Metric) -> Literal["min", "max"]:
+    """Return which way a metric gets better."""
+    return "min" if metric == "val/loss" else "max"
+
+
 class Plateau(ReduceLROnPlateau):
     """torch's, which knows the metric that it follows."""
 
@@ -209,7 +215,7 @@ def plateau(
     horizon: Horizon,
     /,
     *,
-    metric: Literal["val/loss", "val/accuracy", "val/balanced_accuracy", "val/macro_f1"],
+    metric: Metric,
     factor: Drop,
     patience_epochs: Annotated[int, Ge(0)],
     threshold: Annotated[float, Ge(0)],
@@ -218,7 +224,7 @@ def plateau(
     """Multiply the learning rate by a factor once so many epochs bring no better validation."""
     scheduler = Plateau(
         optimizer,
-        mode="min" if metric == "val/loss" else "max",
+        mode=direction(metric),
         factor=factor,
         patience=patience_epochs,
         threshold=threshold,

@@ -38,6 +38,7 @@ def test_options_snapshot() -> None:
         "augmentation": ["flip-crop", "light", "none", "strong"],
         "data": ["cifar10", "cifar100", "digits", "folder", "table", "torchvision"],
         "debug": ["fast", "none", "overfit", "profile"],
+        "early_stopping": ["none", "plateau"],
         "ema": ["none", "weights"],
         "experiment": ["none", "seminar-cifar10"],
         "freeze": ["full", "gradual", "last", "lora", "most", "pattern"],
@@ -46,7 +47,7 @@ def test_options_snapshot() -> None:
         "mix": ["cutmix", "mixup", "none"],
         "model": ["efficientnet-lite0", "resnet18", "resnet50", "timm", "torchvision", "vit-tiny"],
         "optimizer": ["adam", "adamw", "sgd", "timm", "torch"],
-        "precision": ["16-mixed", "32-true", "bf16-mixed", "bf16-true", "tf32"],
+        "precision": ["16-mixed", "32-true", "64-true", "bf16-mixed", "bf16-true", "tf32"],
         "scheduler": [
             "constant",
             "cosine",

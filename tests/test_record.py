@@ -82,11 +82,26 @@ def test_record_of_a_run(cvexp: Callable[..., Outcome], tmp_path: Path) -> None:
         assert stage in log
 
 
-def test_bf16_true_holds_its_weights_in_bf16(cvexp: Callable[..., Outcome], tmp_path: Path) -> None:
-    assert cvexp(*TOY, "precision=bf16-true", "trainer.limit_train_batches=2").code == 0
-    effective = Outcome(0, "", "").record(tmp_path)["effective"]
-    assert effective["precision"] == "bf16-true"
-    assert effective["parameter_dtype"] == effective["compute_dtype"] == "bfloat16"
+@pytest.mark.parametrize(
+    ("precision", "parameters", "computes"),
+    [
+        ("bf16-true", "bfloat16", "bfloat16"),
+        ("bf16-mixed", "float32", "bfloat16"),  # master weights stay fp32
+        ("64-true", "float64", "float64"),
+    ],
+)
+def test_weights_and_arithmetic_are_what_the_precision_says(
+    precision: str,
+    parameters: str,
+    computes: str,
+    cvexp: Callable[..., Outcome],
+    tmp_path: Path,
+) -> None:
+    outcome = cvexp(*TOY, f"precision={precision}", "trainer.limit_train_batches=2", "ema=weights")
+    assert outcome.code == 0, outcome.err
+    effective = outcome.record(tmp_path)["effective"]
+    assert effective["precision"] == precision
+    assert (effective["parameter_dtype"], effective["compute_dtype"]) == (parameters, computes)
 
 
 @pytest.mark.parametrize(
