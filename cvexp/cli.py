@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 VERBS = {
     "preview": "what a run would see, as one page: images, learning rates, what trains",
+    "lr-find": "the learning-rate range test: a curve, and what two rules read off it",
     "models": "networks by name, their parameters, weights on disk",
     "export": "a run's weights as one file, low-rank updates merged",
 }
@@ -26,6 +27,7 @@ cvexp fine-tunes image classifiers, and compares what you change.
 usage: python -m cvexp [GROUP=OPTION ...] [KEY=VALUE ...]      one run
        python -m cvexp -m GROUP=OPTION,OPTION seed=0,1,2       a sweep: every combination
        python -m cvexp preview [GROUP=OPTION ...]              {VERBS["preview"]}
+       python -m cvexp lr-find [GROUP=OPTION ...]              {VERBS["lr-find"]}
        python -m cvexp models "*resnet*18*"                    {VERBS["models"]}
        python -m cvexp export RUN [--checkpoint last|best]     {VERBS["export"]}
 
@@ -156,7 +158,7 @@ def _job(verb: str, composed: "DictConfig") -> None:
     if hydra.mode == RunMode.MULTIRUN:
         stage("job", f"{hydra.job.num + 1}: {hydra.job.override_dirname}")
     try:
-        importlib.import_module(f"cvexp.{verb}").main(composed, began)
+        importlib.import_module(f"cvexp.{verb.replace('-', '_')}").main(composed, began)
         outcomes.append(Outcome(directory, "completed", None, 0))
     except config.UsageError as error:
         log.error("error: %s", error)

@@ -4,18 +4,19 @@ It takes no config and prints a table: measured rates, the hardware's nominal on
 """
 
 import argparse
+import os
 import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import torch
 from rich.table import Column, Table
 from rich.text import Text
 
-from cvexp.config import UsageError, options
+from cvexp.config import UsageError
 from cvexp.console import say, show
 from cvexp.nominal import PRECISIONS, dense_tflops, read_nominal
 from cvexp.precision import _has_tf32, bf16_emulated
@@ -35,13 +36,6 @@ PAYS = 1.1  # times BASE; a smaller gain in its matmuls is lost in the rest of a
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # two factors, and room for the product
 
 
-class Measured(NamedTuple):
-    """TFLOP/s of each repeat by precision, and why some precisions have none."""
-
-    rates: dict[str, list[float]]
-    failed: dict[str, str]
-
-
 def main(arguments: Sequence[str]) -> None:
     """Measure this machine and print what pays on it.
 
@@ -56,24 +50,31 @@ def main(arguments: Sequence[str]) -> None:
     if given.nominal:
         nominal |= read_nominal(given.nominal)
     say("device", f"{name}, {detail}; torch {torch.__version__}")
-    say("matmul", f"{size} x {size}, {given.repeats} samples of each precision by turns")
+    say(
+        "matmul", f"{size} x {size}, {given.repeats} samples of each by turns; it can take a minute"
+    )
     rates, failed = measure(device, size, given.repeats)
     if BASE not in rates:
-        raise UsageError(
-            f"--size={size}: {BASE} fails here ({failed[BASE]}); type a smaller --size"
-        )
-    medians = {precision: statistics.median(samples) for precision, samples in rates.items()}
-    ratios = {precision: median / medians[BASE] for precision, median in medians.items()}
+        raise UsageError(f"{BASE} matmuls fail here: {failed[BASE]}; try a smaller --size")
+    base = statistics.median(rates[BASE])
+    ratios = {name: statistics.median(samples) / base for name, samples in rates.items()}
     why_not = failed | refusals(device)
-    verdicts = {name: verdict(name, ratios.get(name), why_not, device) for name in PRECISIONS}
+    emulated = bf16_emulated(device)
+    verdicts = {name: verdict(name, ratios.get(name), why_not, emulated) for name in PRECISIONS}
     show(_table(rates, ratios, nominal, verdicts))
-    say("pays", advice({name: r for name, r in ratios.items() if verdicts[name][:4] == "pays"}))
+    pays = {name: r for name, r in ratios.items() if r >= PAYS and name not in why_not}
+    say("pays", advice(pays))
 
 
-def measure(device: torch.device, size: int, repeats: int) -> Measured:
-    """Return the rates of all precisions, by turns, so that a drift of the machine hits all alike.
+def measure(
+    device: torch.device, size: int, repeats: int
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Measure all precisions by turns, so that a drift of the machine hits all alike.
 
     Leaves torch's float32 matmul precision as it was.
+
+    Returns:
+        TFLOP/s of each repeat by precision, and why some precisions have none.
     """
     before = torch.get_float32_matmul_precision()
     ready: dict[str, tuple[Operands, int]] = {}
@@ -82,18 +83,18 @@ def measure(device: torch.device, size: int, repeats: int) -> Measured:
         for name in PRECISIONS:
             if name == "tf32" and not _has_tf32(device):
                 continue  # it would be 32-true once more
+            operands = _operands(DTYPES[name], size, device)
             try:
-                operands = _operands(DTYPES[name], size, device)
                 ready[name] = (operands, _warm_up(name, operands))
-            except RuntimeError as error:  # no kernel for this type, or no memory
-                failed[name] = str(error).partition("\n")[0]
+            except RuntimeError as error:  # no kernel for this type
+                failed[name] = _first_line(error)
         rates: dict[str, list[float]] = {name: [] for name in ready}
         for _ in range(repeats):
             for name, (operands, calls) in ready.items():
                 rates[name].append(tflops(size, calls, seconds(name, operands, calls)))
     finally:
         torch.set_float32_matmul_precision(before)
-    return Measured(rates, failed)
+    return rates, failed
 
 
 def tflops(size: int, calls: int, elapsed_s: float) -> float:
@@ -106,7 +107,8 @@ def seconds(name: str, operands: Operands, calls: int) -> float:
     left, right, product = operands
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     if left.device.type == "cuda":
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         torch.cuda.synchronize(left.device)
         began.record()
         for _ in range(calls):
@@ -131,17 +133,20 @@ def refusals(device: torch.device) -> dict[str, str]:
 
 
 def verdict(
-    name: str, ratio: float | None, why_not: Mapping[str, str], device: torch.device
+    name: str, ratio: float | None, why_not: Mapping[str, str], bf16_emulated: str | None
 ) -> str:
-    """Return whether a precision pays on this device, in words that begin with "pays" if so."""
+    """Return in words whether a precision pays on this device.
+
+    Args:
+        ratio: to BASE; None where the matmul failed.
+        why_not: the precisions that cannot be had, with reasons.
+        bf16_emulated: the reason, or None where the hardware has it.
+    """
     if name in why_not or ratio is None:
         return f"not on this device: {why_not[name]}"
     if name == BASE:
         return "what the others are compared with"
-    if name not in options()["precision"]:
-        return f"no option of a run: {_figure(ratio, 2)}x"
-    reason = bf16_emulated(device) if name.startswith("bf16") else None
-    emulated = f", emulated: {reason}" if reason else ""
+    emulated = f", emulated: {bf16_emulated}" if bf16_emulated and name == "bf16-mixed" else ""
     return f"{'pays' if ratio >= PAYS else 'does not pay'}: {_figure(ratio, 2)}x{emulated}"
 
 
@@ -161,13 +166,24 @@ def _described(device: torch.device) -> tuple[str, str]:
         major, minor = torch.cuda.get_device_capability(device)
         return torch.cuda.get_device_name(device), f"compute capability {major}.{minor}"
     name = torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
-    return f"{name} (CPU)", f"{torch.get_num_threads()} threads"
+    return f"{name} (CPU)", f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}"
 
 
 def _operands(dtype: torch.dtype, size: int, device: torch.device) -> Operands:
-    """Return random matrices: on a GPU zeros would take less power, and so run at higher clocks."""
-    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    return left, right, torch.empty_like(left)
+    """Return random matrices: on a GPU zeros take less power, and so run at higher clocks.
+
+    Raises:
+        UsageError: they do not fit.
+    """
+    try:
+        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        return left, right, torch.empty_like(left)
+    except (RuntimeError, TypeError) as error:  # no memory; TypeError above 64-bit sizes
+        raise UsageError(f"--size={size}: {_first_line(error)}; type a smaller --size") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _warm_up(name: str, operands: Operands) -> int:

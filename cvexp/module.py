@@ -113,6 +113,16 @@ class Classifier(LightningModule):
         self.tested_epoch = 0  # after the fit: of the weights that are evaluated, from 1
         self.counts = Counts()
 
+    def follow(
+        self,
+        make_scheduler: Callable[[Optimizer, Horizon], LRScheduler],
+        horizon: Horizon,
+        accumulation: Accumulation,
+    ) -> None:
+        """Train by another schedule than the config's."""
+        self._make_scheduler, self.horizon = make_scheduler, horizon
+        self._accumulation = accumulation
+
     def train(self, mode: bool = True) -> "Classifier":
         """Set the mode; frozen parts stay in eval, so their running statistics and dropout rest."""
         super().train(mode)

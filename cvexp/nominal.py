@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def read_nominal(file: Path) -> dict[str, float]:
     return {precision: float(rate) for precision, rate in given.items()}
 
 
-def _mapping(file: Path) -> Mapping[str, Any]:
+def _mapping(file: Path) -> dict[Any, Any]:
     try:
         given = OmegaConf.to_container(OmegaConf.load(file))
     except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
@@ -82,4 +81,4 @@ def _mapping(file: Path) -> Mapping[str, Any]:
         ) from error
     if not isinstance(given, dict) or not given:
         raise UsageError(f"--nominal={file}: no mapping; write lines such as bf16-mixed: 312")
-    return {key: value for key, value in given.items()}  # type: ignore[misc]
+    return given
