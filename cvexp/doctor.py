@@ -22,8 +22,10 @@ from cvexp.nominal import PRECISIONS, dense_tflops, read_nominal
 from cvexp.precision import _has_tf32, bf16_emulated
 
 BASE = "32-true"  # what the others are compared with
+# Float64 Tensor Cores may beat plain float32 here; its use is exactness, so it is never advised.
+EXACT = "64-true"
 DTYPES = {
-    "64-true": torch.float64,
+    EXACT: torch.float64,
     BASE: torch.float32,
     "tf32": torch.float32,
     "bf16-mixed": torch.bfloat16,
@@ -50,9 +52,7 @@ def main(arguments: Sequence[str]) -> None:
     if given.nominal:
         nominal |= read_nominal(given.nominal)
     say("device", f"{name}, {detail}; torch {torch.__version__}")
-    say(
-        "matmul", f"{size} x {size}, {given.repeats} samples of each by turns; it can take a minute"
-    )
+    say("matmul", f"{size} x {size}, {given.repeats} samples of each; this can take a minute")
     rates, failed = measure(device, size, given.repeats)
     if BASE not in rates:
         raise UsageError(f"{BASE} matmuls fail here: {failed[BASE]}; try a smaller --size")
@@ -62,8 +62,9 @@ def main(arguments: Sequence[str]) -> None:
     emulated = bf16_emulated(device)
     verdicts = {name: verdict(name, ratios.get(name), why_not, emulated) for name in PRECISIONS}
     show(_table(rates, ratios, nominal, verdicts))
-    pays = {name: r for name, r in ratios.items() if r >= PAYS and name not in why_not}
-    say("pays", advice(pays))
+    never = {EXACT, *why_not}
+    paying = {name: r for name, r in ratios.items() if r >= PAYS and name not in never}
+    say("verdict", advice(paying))
 
 
 def measure(
@@ -87,7 +88,7 @@ def measure(
             try:
                 ready[name] = (operands, _warm_up(name, operands))
             except RuntimeError as error:  # no kernel for this type
-                failed[name] = _first_line(error)
+                failed[name] = str(error).partition("\n")[0]
         rates: dict[str, list[float]] = {name: [] for name in ready}
         for _ in range(repeats):
             for name, (operands, calls) in ready.items():
@@ -135,17 +136,13 @@ def refusals(device: torch.device) -> dict[str, str]:
 def verdict(
     name: str, ratio: float | None, why_not: Mapping[str, str], bf16_emulated: str | None
 ) -> str:
-    """Return in words whether a precision pays on this device.
-
-    Args:
-        ratio: to BASE; None where the matmul failed.
-        why_not: the precisions that cannot be had, with reasons.
-        bf16_emulated: the reason, or None where the hardware has it.
-    """
+    """Return in words whether a precision pays, by its ratio to BASE (None: there is none)."""
     if name in why_not or ratio is None:
         return f"not on this device: {why_not[name]}"
     if name == BASE:
         return "what the others are compared with"
+    if name == EXACT:
+        return f"for exactness, not speed: {_figure(ratio, 2)}x, at twice the memory"
     emulated = f", emulated: {bf16_emulated}" if bf16_emulated and name == "bf16-mixed" else ""
     return f"{'pays' if ratio >= PAYS else 'does not pay'}: {_figure(ratio, 2)}x{emulated}"
 
@@ -156,7 +153,8 @@ def advice(paying: Mapping[str, float]) -> str:
     alike = {"bf16-mixed": "precision=bf16-mixed (its matmuls are bf16-true's too)"}
     named = [alike.get(name, f"precision={name}") for name in fastest_first]
     return (
-        f"for matmuls, {', then '.join(named) or f'nothing beyond precision={BASE}'}; "
+        "for matmuls, what pays on this machine is "
+        f"{', then '.join(named) or f'nothing beyond precision={BASE}'}; "
         "a whole network can differ, so a real run is the judge"
     )
 
@@ -179,11 +177,8 @@ def _operands(dtype: torch.dtype, size: int, device: torch.device) -> Operands:
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         return left, right, torch.empty_like(left)
     except (RuntimeError, TypeError) as error:  # no memory; TypeError above 64-bit sizes
-        raise UsageError(f"--size={size}: {_first_line(error)}; type a smaller --size") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"--size={size}: {reason}; type a smaller --size") from error
 
 
 def _warm_up(name: str, operands: Operands) -> int:
