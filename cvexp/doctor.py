@@ -10,12 +10,12 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from rich.table import Column, Table
 from rich.text import Text
 
+from cvexp.arguments import Arguments
 from cvexp.config import UsageError
 from cvexp.console import say, show
 from cvexp.nominal import PRECISIONS, dense_tflops, read_nominal
@@ -31,7 +31,7 @@ DTYPES = {
     "bf16-mixed": torch.bfloat16,
     "16-mixed": torch.float16,
 }
-DEFAULT_SIZE = {"cpu": 1024, "cuda": 8192}
+DEFAULT_SIZE = {"cpu": 512, "cuda": 8192}
 SAMPLE_S = 0.05  # the least that one sample takes: far above a clock's grain or a kernel's launch
 PAYS = 1.1  # times BASE; a smaller gain in its matmuls is lost in the rest of a network
 
@@ -217,13 +217,7 @@ def _figure(value: float, digits: int = 3) -> str:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    usage = "doctor [--size N] [--repeats N] [--nominal FILE]"
-    parser = argparse.ArgumentParser(usage=usage, add_help=False)
-
-    def refuse(message: str) -> NoReturn:
-        raise UsageError(f"doctor: {message}; usage: python -m cvexp {usage}")
-
-    parser.error = refuse  # type: ignore[method-assign]  # argparse would exit by itself
+    parser = Arguments("doctor [--size N] [--repeats N] [--nominal FILE]")
     parser.add_argument("--size", type=_count, metavar="N")
     parser.add_argument("--repeats", type=_count, metavar="N", default=7)
     parser.add_argument("--nominal", type=Path, metavar="FILE")

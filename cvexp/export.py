@@ -9,12 +9,13 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from cvexp.arguments import Arguments
 from cvexp.atomic import write_atomically
 from cvexp.checkpoint import read_checkpoint
 from cvexp.config import UsageError, build, check
@@ -140,13 +141,7 @@ def serialized(module: nn.Module, about: Mapping[str, Any], suffix: str) -> byte
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    usage = "export RUN [--checkpoint last|best] [--weights own|ema] [--out FILE]"
-    parser = argparse.ArgumentParser(usage=usage, add_help=False)
-
-    def refuse(message: str) -> NoReturn:
-        raise UsageError(f"export: {message}; usage: python -m cvexp {usage}")
-
-    parser.error = refuse  # type: ignore[method-assign]  # argparse would exit by itself
+    parser = Arguments("export RUN [--checkpoint last|best] [--weights own|ema] [--out FILE]")
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("--checkpoint", choices=("last", "best"), default="best")
     parser.add_argument("--weights", choices=("own", "ema"), default="own")

@@ -46,7 +46,8 @@ class EpochLoop(_TrainingEpochLoop):
         fetched, _, _ = next(data_fetcher)
         batch_idx, progress = self.batch_idx + 1, self.batch_progress
         progress.is_last_batch = data_fetcher.done
-        batch = type(fetched)(*(t.to(module.device, non_blocking=True) for t in fetched))
+        overlaps = module.device.type == "cuda"
+        batch = type(fetched)(*(t.to(module.device, non_blocking=overlaps) for t in fetched))
         progress.increment_ready()
         for hook in self._at_start:
             hook(trainer, module, batch, batch_idx)
@@ -97,7 +98,7 @@ class EpochLoop(_TrainingEpochLoop):
         steps.increment_completed()
 
     def _schedule(self) -> None:
-        """Move the learning rate of a schedule by step; those by epoch are Lightning's to move."""
+        """Move the learning rate of a schedule by step; a plateau follows validation instead."""
         for config in self.trainer.lr_scheduler_configs:
             if config.interval == "step":
                 self.scheduler_progress.increment_ready()

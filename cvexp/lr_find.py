@@ -36,7 +36,7 @@ STEPS = 100
 FIRST, LAST = 1e-7, 10.0  # learning rates
 EXPLODED = 4.0  # times the least smoothed loss
 READ_EVERY_STEPS = 5
-SMOOTHING = 0.9  # decay of the running mean of losses
+SPREAD = 2.0  # standard deviation of the smoothing, in steps
 
 
 def main(config: DictConfig, began: float) -> None:
@@ -121,9 +121,9 @@ class _Watch(Callback):
         self._steps.append(torch.stack(self._batches).mean())
         self._batches = []
         if self._made % READ_EVERY_STEPS == 0:
-            smoothed = smooth(self.read())
-            last = smoothed[-1]
-            trainer.should_stop = bool(not np.isfinite(last) or last > EXPLODED * smoothed.min())
+            losses = self.read()
+            last = losses[-READ_EVERY_STEPS:].mean()
+            trainer.should_stop = not last < EXPLODED * smooth(losses).min()  # no number is not
 
     def read(self) -> NDArray[np.float64]:
         """Return the losses so far; waits for the device."""
@@ -131,12 +131,13 @@ class _Watch(Callback):
 
 
 def smooth(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the running mean of losses, unbiased at its start."""
-    means, total = [], 0.0
-    for step, loss in enumerate(losses, 1):
-        total = SMOOTHING * total + (1 - SMOOTHING) * float(loss)
-        means.append(total / (1 - SMOOTHING**step))
-    return np.array(means)
+    """Return the mean of the losses about each step, weighed by a Gaussian of SPREAD steps.
+
+    A running mean would lag behind, and every rate read off it would be too high.
+    """
+    steps = np.arange(len(losses))
+    weights = np.exp(-0.5 * ((steps[:, None] - steps) / SPREAD) ** 2)
+    return np.asarray(weights @ losses / weights.sum(axis=1))
 
 
 def suggestions(rates: NDArray[np.float64], smoothed: NDArray[np.float64]) -> dict[str, float]:
@@ -159,12 +160,12 @@ def draw(
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(rates, losses, color="0.75", linewidth=1, label="loss of a step")
-    axes.plot(rates, smoothed, label="running mean")
+    axes.plot(rates, smoothed, label="smoothed")
     for colour, (rule, rate) in zip(("C1", "C2"), rules.items(), strict=False):
         axes.axvline(rate, color=colour, linestyle="--", label=f"{rule}: {rate:.2g}")
     axes.set(xscale="log", xlabel="learning rate", ylabel="training loss")
-    if len(smoothed):
-        axes.set_ylim(0.9 * smoothed.min(), 1.1 * float(np.max(smoothed[: len(smoothed) // 2 + 1])))
+    if len(losses):  # the explosion may leave the picture
+        axes.set_ylim(0.9 * losses.min(), 1.1 * losses[: len(losses) // 2 + 1].max())
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     return figure

@@ -15,9 +15,8 @@ PRECISIONS = ("64-true", "32-true", "tf32", "bf16-mixed", "16-mixed")
 
 # Whole names, so that a variant with other clocks (Ti, Laptop GPU, a MIG slice) finds nothing.
 _DENSE_TFLOPS: dict[str, tuple[float | None, ...]] = {
-    "B200": (37, 75, 1125, 2250, 2250),
+    "B200": (None, None, 1125, 2250, 2250),
     "H200|H100 80GB HBM3": (66.9, 66.9, 494.7, 989.4, 989.4),
-    "H200 NVL|H100 NVL": (60, 60, 417.5, 835.5, 835.5),
     "H100 PCIe": (51.2, 51.2, 378, 756, 756),
     "A100-(SXM4|PCIE)-(40|80)GB|A100 80GB PCIe": (19.5, 19.5, 156, 312, 312),
     "A10": (None, 31.2, 62.5, 125, 125),

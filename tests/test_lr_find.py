@@ -64,8 +64,11 @@ def test_rules_on_a_curve_that_is_known() -> None:
     assert suggestions(RATES[:0], curve[:0]) == {}
 
 
-def test_the_running_mean_is_unbiased() -> None:
+def test_smoothing_lags_neither_behind_nor_ahead() -> None:
     assert smooth(np.full(30, 3.0)) == pytest.approx(np.full(30, 3.0))
+    line = np.linspace(0, 1, 60)
+    assert smooth(line)[10:-10] == pytest.approx(line[10:-10])
+    assert smooth(np.abs(line - 0.5)).argmin() == np.abs(line - 0.5).argmin()
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_a_mixed_image_is_named_for_both() -> None:
         ["scheduler=cosine", "accumulation=x4"],
         ["trainer.max_epochs=3", "trainer.limit_train_batches=0.5"],
         ["trainer.max_epochs=3", "trainer.max_steps=7"],
+        ["trainer.max_epochs=3", "scheduler=one-cycle", "accumulation=ramp"],
     ],
 )
 def test_the_learning_rates_are_those_of_the_run(
