@@ -20,6 +20,7 @@ VERBS = {
     "lr-find": "the learning-rate range test: a curve, and what two rules read off it",
     "models": "networks by name, their parameters, weights on disk",
     "doctor": "how fast this machine multiplies in each precision, and which pay",
+    "status": "the runs below a folder: how far, how good, when last heard of",
     "export": "a run's weights as one file, low-rank updates merged",
 }
 USAGE = f"""\
@@ -31,6 +32,7 @@ usage: python -m cvexp [GROUP=OPTION ...] [KEY=VALUE ...]      one run
        python -m cvexp lr-find [GROUP=OPTION ...]              {VERBS["lr-find"]}
        python -m cvexp models "*resnet*18*"                    {VERBS["models"]}
        python -m cvexp doctor                                  {VERBS["doctor"]}
+       python -m cvexp status [DIR]                            {VERBS["status"]}
        python -m cvexp export RUN [--checkpoint last|best]     {VERBS["export"]}
 
 examples:
@@ -59,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(help_text(_config_dir(arguments) if len(arguments) > 1 else None))
             return 0
         verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
-        if verb in ("models", "doctor", "export"):  # these take no config
+        if verb in ("models", "doctor", "status", "export"):  # these take no config
             importlib.import_module(f"cvexp.{verb}").main(arguments)
             return 0
         return _hydra(verb, arguments)
