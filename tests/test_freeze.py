@@ -220,6 +220,7 @@ def test_gradual_resumes_in_any_epoch_with_what_trains_then(tmp_path: Path) -> N
         )
         loaders = ready.loaders
         trainer.fit(ready.module, loaders.train, loaders.val, ckpt_path=start, weights_only=True)
+        assert trains(ready.network) == set(ready.plan.trainable)  # all has begun by the end
         return ready.module.state_dict(), trains(ready.network)
 
     whole, trained = fit(None, tmp_path)
