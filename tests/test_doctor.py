@@ -284,7 +284,6 @@ def test_a_bad_request_is_one_line(arguments: list[str], message: str) -> None:
         ("NVIDIA B200", 2250),
         ("NVIDIA GB200", None),
         ("NVIDIA H200", 989.4),
-        ("NVIDIA H200 NVL", 835.5),
         ("NVIDIA H100 80GB HBM3", 989.4),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("NVIDIA H100 PCIe", 756),

@@ -38,7 +38,7 @@ def test_runs_are_listed_by_what_became_of_them(
 ) -> None:
     """One completed, one failed, one that runs, and then the same one killed."""
     assert cvexp(*TOY, "tracker=none", "hydra.run.dir=multirun/sweep/done").code == 0
-    assert cvexp(*TOY, "data.size=1", "hydra.run.dir=multirun/sweep/refused").code == 2
+    assert cvexp(*TOY, "data.split_seed=-1", "hydra.run.dir=multirun/sweep/refused").code == 2
     process = start(tmp_path, "going")
     try:
         found = {run.name: run for run in find(tmp_path / "multirun")}
@@ -57,7 +57,7 @@ def test_runs_are_listed_by_what_became_of_them(
         process.communicate()
     assert outcome.code == 0, outcome.err
     assert "1 running, 1 failed, 1 completed" in outcome.out
-    assert "sweep/refused: data.size=1" in outcome.out
+    assert "sweep/refused: data.split_seed=-1" in outcome.out
     (lost,) = [run for run in find(tmp_path / "multirun") if run.name == "going"]
     assert lost.status == "lost"
     assert "1 lost" in cvexp("status", "multirun").out
