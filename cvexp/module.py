@@ -67,7 +67,7 @@ class Classifier(LightningModule):
     def __init__(
         self,
         plan: Plan,
-        make_optimizer: Callable[[Plan], Optimization],
+        make_optimizer: Callable[[Plan], Optimization | Optimizer],
         make_scheduler: Callable[[Optimizer, Horizon], LRScheduler],
         horizon: Horizon,
         accumulation: Accumulation,
@@ -184,6 +184,8 @@ class Classifier(LightningModule):
     def make_optimizer(self) -> tuple[Optimization, LRScheduler]:
         """Return an optimizer over what trains, and its schedule over the steps that will run."""
         optimization = self._make_optimizer(self.plan)
+        if isinstance(optimization, Optimizer):  # as a user's own function may return it
+            optimization = Optimization(optimization, None)
         return optimization, self._make_scheduler(optimization.optimizer, self.horizon)
 
     def configure_gradient_clipping(

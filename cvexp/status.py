@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
 def find(folder: Path) -> Iterator[Run]:
     """Return the runs in a folder and below it."""
     for path in folder.rglob("run.json"):
-        record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        record = _record(path)
         directory = path.parent
         status = str(record["status"])
         if status == "running" and not _held(directory / ".lock"):
@@ -87,6 +87,14 @@ def find(folder: Path) -> Iterator[Run]:
             record.get("metrics") or line,
             time.time() - max(file.stat().st_mtime for file in written),
         )
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        return {"status": "failed", "reason": f"run.json cannot be read: {error}"}
+    return record
 
 
 def age(seconds: float) -> str:

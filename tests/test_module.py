@@ -84,6 +84,13 @@ def test_tally_is_micro_over_batches_of_any_size() -> None:
     assert (correct, images) == (float((logits.argmax(1) == labels).sum()), 10)
 
 
+def test_a_users_own_function_may_return_a_plain_optimizer() -> None:
+    module = classifier()
+    own = torch.optim.SGD(module.plan.trainable.values())
+    module._make_optimizer = lambda plan: own
+    assert module.make_optimizer()[0] == Optimization(own, None)
+
+
 def test_a_checkpoint_keeps_the_label_space() -> None:
     checkpoint: dict[str, object] = {}
     classifier().on_save_checkpoint(checkpoint)

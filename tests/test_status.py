@@ -72,6 +72,14 @@ def test_a_line_that_is_being_written_is_passed_over(tmp_path: Path) -> None:
     assert run.age_s < 60
 
 
+def test_a_record_that_is_no_json_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"status"')
+    (run,) = find(tmp_path)
+    assert run.status == "failed"
+    assert run.reason is not None
+    assert "cannot be read" in run.reason
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
