@@ -77,13 +77,13 @@ def find(folder: Path) -> Iterator[Run]:
         status = str(record["status"])
         if status == "running" and not _held(directory / ".lock"):
             status = "lost"
-        line = _last_line(directory / "metrics.jsonl")
+        line = _last_values(directory / "metrics.jsonl")
         written = [directory / name for name in SIGNS_OF_LIFE if (directory / name).exists()]
         yield Run(
             directory.name if directory == folder else str(directory.relative_to(folder)),
             status if status in ORDER else "failed",
             record.get("reason"),
-            line.get("epoch"),
+            line.pop("epoch", None),
             record.get("metrics") or line,
             time.time() - max(file.stat().st_mtime for file in written),
         )
@@ -117,14 +117,16 @@ def _held(lock: Path) -> bool:
     return False
 
 
-def _last_line(path: Path) -> dict[str, Any]:
-    """Return the last whole line of an epoch's metrics; of training's own where there is none."""
+def _last_values(path: Path) -> dict[str, Any]:
+    """Return the last value of each metric, and the last epoch that has one."""
     if not path.exists():
         return {}
     found: dict[str, Any] = {}
-    for line in path.read_text("utf-8").splitlines():
+    for text in path.read_text("utf-8").splitlines():
         try:
-            found |= json.loads(line)
+            line = json.loads(text)
         except json.JSONDecodeError:  # being written just now
             continue
+        # The best epoch is tested after the last one.
+        found |= {**line, "epoch": max(line["epoch"], found.get("epoch", 0))}
     return found

@@ -65,7 +65,8 @@ def test_runs_are_listed_by_what_became_of_them(
 
 def test_a_line_that_is_being_written_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"status": "running", "metrics": {}}))
-    (tmp_path / "metrics.jsonl").write_text('{"epoch": 3, "val/loss": 0.5}\n{"epoch": 4, "va')
+    lines = ['{"epoch": 3, "val/loss": 0.5}', '{"epoch": 2, "test/loss": 0.4}', '{"epoch": 4, "va']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     os.utime(tmp_path / "run.json", (0, time.time() - 7200))
     (run,) = find(tmp_path)
     assert (run.status, run.epoch, run.metrics["val/loss"]) == ("lost", 3, 0.5)
