@@ -97,10 +97,12 @@ def prepare(config: DictConfig) -> Prepared:
     plan.check_batch(loaders.train.order.images_in(batches - 1, batches))
     if (most := max(k for _, k in accumulation.counts)) > batches:  # limits serve debugging
         warn(f"a step averages {batches} batches, not {most}: the epoch is limited to them")
+    # A smoke test makes the run's first steps, at the rates of the run.
+    whole = horizon({**arguments, "fast_dev_run": False}, len(loaders.train), accumulation)
     module = Classifier(
         plan,
         partial(build, config, "optimizer"),
-        partial(build, config, "scheduler"),
+        lambda optimizer, _: build(config, "scheduler", optimizer, whole),
         horizon(arguments, len(loaders.train), accumulation),
         accumulation,
         build(config, "loss"),

@@ -163,7 +163,7 @@ def test_a_users_own_options_need_no_clone(cvexp: Callable[..., Outcome], tmp_pa
     )
     flag = f"--config-dir={tmp_path / 'mine'}"
     assert "slow" in cvexp(flag, "--help").out
-    outcome = cvexp(flag, *TOY, "optimizer=slow", "trainer.fast_dev_run=true")
+    outcome = cvexp(flag, *TOY, "optimizer=slow", "scheduler=constant", "trainer.fast_dev_run=true")
     assert outcome.code == 0, outcome.err
     assert outcome.record(tmp_path)["effective"]["lr_peak"] == pytest.approx(0.0001)
 

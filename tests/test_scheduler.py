@@ -170,6 +170,24 @@ def test_a_schedule_that_cannot_be_is_one_line(
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "schedule", ["scheduler=step", "scheduler=multi-step", "scheduler.warmup_steps=50"]
+)
+def test_a_smoke_test_makes_the_first_steps_of_the_run(
+    schedule: str, cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """What fits the run must not fail in a step of it."""
+    recipe = [*TOY, "trainer.max_epochs=4", "optimizer.lr=0.01", schedule]
+    outcome = cvexp(*recipe, "trainer.fast_dev_run=2", "tracker=none")
+    assert outcome.code == 0, outcome.err
+    effective = outcome.record(tmp_path)["effective"]
+    assert effective["optimizer_steps"] == 2
+    assert not effective["stopped_early"]
+    first, second = (0.01 * (0.01 + 0.99 * t / 50) for t in range(2))
+    expected = (first, second) if "warmup" in schedule else (0.01, 0.01)
+    assert (effective["lr_first"], effective["lr_last"]) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_plateau_follows_validation_by_epoch(
     every: int, cvexp: Callable[..., Outcome], tmp_path: Path
