@@ -70,6 +70,9 @@ def curve(config: DictConfig, folder: Path) -> tuple[NDArray[np.float64], NDArra
     limits = {"max_steps": STEPS, "max_epochs": STEPS, "limit_val_batches": 0}
     quiet = {"log_every_n_steps": STEPS, "fast_dev_run": False}
     merged: Any = OmegaConf.merge(config, {"trainer": {**limits, **quiet}})
+    # The run's own schedule, and its end, need not fit the test's steps.
+    merged.scheduler = {"_target_": "cvexp.scheduler.constant"}
+    merged.early_stopping = {"_target_": "cvexp.early_stopping.none"}
     ready = prepare(merged)
     if ready.plan.caching is not None:
         raise UsageError("lr-find trains on images; type freeze.cache_features=false")
@@ -118,7 +121,8 @@ class _Watch(Callback):
         if trainer.global_step == self._made:
             return
         self._made = trainer.global_step
-        self._steps.append(torch.stack(self._batches).mean())
+        # Each is weighed so that k of them are averaged, a short window's fewer ones too.
+        self._steps.append(torch.stack(self._batches).sum() / trainer.accumulate_grad_batches)
         self._batches = []
         if self._made % READ_EVERY_STEPS == 0:
             losses = self.read()

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from cvexp.lr_find import FIRST, LAST, STEPS, smooth, suggestions
+from cvexp.lr_find import FIRST, LAST, STEPS, _Watch, smooth, suggestions
 from tests.conftest import TOY, Outcome
 
 RATES = np.geomspace(FIRST, LAST, STEPS)
@@ -54,6 +55,37 @@ def test_what_begins_to_train_later_has_no_part(
         found.append(json.loads((tmp_path / option / "lr-find.json").read_text()))
     assert len(found[0]["loss"]) > 40
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "scheduler=plateau early_stopping=plateau",
+        "scheduler=multi-step trainer.max_epochs=4 loader.batch_size=7",
+        "scheduler.warmup_steps=200 trainer.max_epochs=4 loader.batch_size=7",
+    ],
+)
+def test_the_runs_own_schedule_has_no_part(
+    recipe: str, cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """What follows validation, or begins after the test's hundred steps, does not stop it."""
+    outcome = cvexp("lr-find", *TOY, "data.size=16", *recipe.split())
+    assert outcome.code == 0, outcome.err
+    (path,) = tmp_path.glob("multirun/*/lr-find.json")
+    found = json.loads(path.read_text())["learning_rate"]
+    assert found == pytest.approx(RATES[: len(found)])
+
+
+def test_a_short_window_counts_its_images_once() -> None:
+    """An epoch's last step may hold fewer batches; a batch's loss comes weighed for all k."""
+    watch = _Watch()
+    trainer = SimpleNamespace(accumulate_grad_batches=4, global_step=0)
+    for step, losses in ((1, (1.0, 1.0, 1.0, 1.0)), (2, (2.0, 2.0))):  # 2.0: twice its share
+        for loss in losses:
+            last = loss is losses[-1] and len(watch._batches) == len(losses) - 1
+            trainer.global_step = step if last else step - 1
+            watch.on_train_batch_end(trainer, None, {"loss": torch.tensor(loss)}, None, 0)
+    assert watch.read() == pytest.approx([1.0, 1.0])
 
 
 def test_rules_on_a_curve_that_is_known() -> None:
