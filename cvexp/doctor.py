@@ -108,8 +108,8 @@ def seconds(name: str, operands: Operands, calls: int) -> float:
     left, right, product = operands
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     if left.device.type == "cuda":
-        began = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        began = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's
+        ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's
         torch.cuda.synchronize(left.device)
         began.record()
         for _ in range(calls):

@@ -26,11 +26,11 @@ from cvexp.accumulation import Accumulation
 from cvexp.atomic import write_atomically
 from cvexp.config import UsageError, check
 from cvexp.console import quieten_lightning, stage, warn
-from cvexp.module import Diverged
 from cvexp.optimizer import base_lr
 from cvexp.prepare import prepare
 from cvexp.run import make_trainer
 from cvexp.scheduler import Horizon
+from cvexp.window import Diverged
 
 STEPS = 100
 FIRST, LAST = 1e-7, 10.0  # learning rates

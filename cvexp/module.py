@@ -30,19 +30,7 @@ from cvexp.mix import Draw, Mix, keep
 from cvexp.optimizer import Optimization, base_lr
 from cvexp.randomness import Stream, seed_generator, torch_seed
 from cvexp.scheduler import Horizon, Plateau
-from cvexp.window import Counts, Reading, Window, total_norm
-
-
-class Diverged(RuntimeError):
-    """A loss, a gradient or a weight is no number any more.
-
-    Args:
-        where: for the record: what, the step, its learning rate, the images of the batch.
-    """
-
-    def __init__(self, message: str, where: dict[str, Any]) -> None:
-        super().__init__(message)
-        self.where = where
+from cvexp.window import Counts, Diverged, Fault, Reading, Window, total_norm
 
 
 class Classifier(LightningModule):
@@ -168,15 +156,12 @@ class Classifier(LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer over what trains, and its schedule over the steps that will run."""
         if self._ema_decay is not None:
-            slow = too_slow(self._ema_decay, self.horizon.total_steps)
-            if slow:
+            if slow := too_slow(self._ema_decay, self.horizon.total_steps):
                 warn(slow)
         (optimizer, self._grad_clip_norm), scheduler = self.make_optimizer()
         optimizer.register_step_post_hook(self._count_step)
         schedule: dict[str, Any] = {"scheduler": scheduler, "interval": "step"}
-        if isinstance(
-            scheduler, Plateau
-        ):  # Lightning keeps its state; on_validation_epoch_end steps
+        if isinstance(scheduler, Plateau):  # Lightning keeps its state, validation's end moves it
             self._plateau = scheduler
             schedule |= {"interval": "epoch", "frequency": sys.maxsize, "monitor": scheduler.metric}
         return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value]  # a plain dict serves
@@ -341,23 +326,14 @@ class Classifier(LightningModule):
         """
         reading = self._window.read(self.plan.trainable.values())
         if reading.fault:
-            raise self._diverged(*reading.fault)
+            raise self._diverged(reading.fault)
         a, b, c = self._epoch_sums
         self._epoch_sums = (a + reading.loss, b + reading.correct, c + reading.images)
         return reading
 
-    def _diverged(self, what: str, step: int, indices: Sequence[int]) -> Diverged:
-        rates = self.counts.learning_rates[:step]
-        names = [self._names[i] for i in indices]
-        rate = f", with a learning rate of {rates[-1]:g}" * bool(rates)
-        shown = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
-        images = f"; the batch: {shown}" * bool(names)
-        where = {"what": what, "step": step, "learning_rate": rates[-1] if rates else None}
-        return Diverged(
-            f"the {what} is not finite at optimizer step {step}, epoch {self.current_epoch + 1}"
-            f"{rate}{images}",
-            {**where, "epoch": self.current_epoch + 1, "images": names},
-        )
+    def _diverged(self, fault: Fault) -> Diverged:
+        rates = self.counts.learning_rates
+        return Diverged(fault, self.current_epoch + 1, rates, self._names)
 
     def check_weights(self) -> None:
         """Refuse what must not be kept.
@@ -366,7 +342,7 @@ class Classifier(LightningModule):
             Diverged: a weight or a running statistic is not finite.
         """
         if not math.isfinite(float(total_norm(self.network.state_dict().values()))):
-            raise self._diverged("norm of the weights", self.counts.steps, ())
+            raise self._diverged(Fault("norm of the weights", self.counts.steps, []))
 
     def _publish_evaluation(self, split: str) -> None:
         """Publish an evaluation's metrics, named for their averaging.
@@ -378,7 +354,7 @@ class Classifier(LightningModule):
         for kind, evaluation in self._evaluations.items():
             found = evaluation.read()
             if not math.isfinite(found["loss"]):
-                raise self._diverged(f"{split} loss", self.counts.steps, ())
+                raise self._diverged(Fault(f"{split} loss", self.counts.steps, []))
             metrics |= {f"{split}/{kind}{name}": value for name, value in found.items()}
         self.evaluated_at[split] = self.counts.steps
         self.recall[split] = self._evaluations[""].recall()

@@ -22,7 +22,8 @@ from lightning.pytorch.loggers import Logger
 from cvexp.atomic import write_atomically
 from cvexp.config import UsageError
 from cvexp.freeze import count_parameters
-from cvexp.module import Classifier, Diverged
+from cvexp.module import Classifier
+from cvexp.window import Diverged
 
 SCHEMA = 1
 _PACKAGES = (

@@ -186,11 +186,14 @@ def _falling(
     if not drops or drops[-1] >= horizon.total_steps or drops[0] < 1:
         end = horizon.epochs(horizon.total_steps)
         raise UsageError(
-            f"scheduler.{asked}: no drop of the learning rate within the {end:g} epochs "
+            f"scheduler.{asked}: every drop must fall within the {end:g} epochs "
             f"({horizon.total_steps} steps) of this run; try scheduler.{_fitting(asked, end)}"
         )
     if any(later <= earlier for earlier, later in pairwise(drops)):
-        raise UsageError(f"scheduler.{asked}: each must come at least a step after the one before")
+        raise UsageError(
+            f"scheduler.{asked}: each drop must come at least a step after the one before; "
+            f"try scheduler.{_fitting(asked, horizon.epochs(horizon.total_steps))}"
+        )
     return LambdaLR(optimizer, lambda step: factor ** sum(step >= drop for drop in drops))
 
 

@@ -41,6 +41,36 @@ class Fault(NamedTuple):
     indices: list[int]
 
 
+class Diverged(RuntimeError):
+    """A loss, a gradient or a weight is no number any more.
+
+    Args:
+        epoch: from 1.
+        learning_rates: of the steps so far.
+        names: of all training images.
+    """
+
+    def __init__(
+        self, fault: Fault, epoch: int, learning_rates: Sequence[float], names: Sequence[str]
+    ) -> None:
+        what, step, indices = fault
+        rate = next(iter(learning_rates[:step][-1:]), None)
+        images = [names[i] for i in indices]
+        self.where = {  # for the record
+            "what": what,
+            "step": step,
+            "learning_rate": rate,
+            "epoch": epoch,
+            "images": images,
+        }
+        with_rate = "" if rate is None else f", with a learning rate of {rate:g}"
+        shown = ", ".join(images[:3]) + f" and {len(images) - 3} more" * (len(images) > 3)
+        batch = f"; the batch: {shown}" * bool(images)
+        super().__init__(
+            f"the {what} is not finite at optimizer step {step}, epoch {epoch}{with_rate}{batch}"
+        )
+
+
 class Reading(NamedTuple):
     """Sums over images, the mean norm of the gradients of a step, and what was no number."""
 

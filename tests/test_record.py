@@ -11,7 +11,7 @@ import pytest
 
 from cvexp import record
 from cvexp.config import UsageError
-from cvexp.module import Diverged
+from cvexp.window import Diverged, Fault
 from tests.conftest import ROOT, TOY, Outcome
 
 SCHEMA_1 = (
@@ -108,7 +108,11 @@ def test_weights_and_arithmetic_are_what_the_precision_says(
     ("error", "status", "reason"),
     [
         (UsageError("x=1 is wrong"), "failed", "x=1 is wrong"),
-        (Diverged("at step 3", {"step": 3}), "diverged", "at step 3"),
+        (
+            Diverged(Fault("x", 3, []), 1, [], []),
+            "diverged",
+            "the x is not finite at optimizer step 3, epoch 1",
+        ),
         (KeyError("k"), "failed", "KeyError: 'k'"),
         (KeyboardInterrupt(), "interrupted", None),
     ],

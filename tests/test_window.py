@@ -9,11 +9,10 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from cvexp.checkpoint import LastAndBest
-from cvexp.module import Diverged
 from cvexp.prepare import prepare
 from cvexp.record import MetricsLog
 from cvexp.run import make_trainer
-from cvexp.window import Window, total_norm
+from cvexp.window import Diverged, Window, total_norm
 from tests.conftest import TOY, Outcome
 from tests.test_contract import composed
 
