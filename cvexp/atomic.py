@@ -1,6 +1,7 @@
 """Files that are whole or not there."""
 
 import os
+import shutil
 from pathlib import Path
 
 
@@ -10,7 +11,7 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
     The temporary file lies beside the target: a rename across file systems is a copy
     (Lightning#21253).
     """
-    beside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")  # pids repeat across hosts
+    beside = _beside(path)
     try:
         with beside.open("xb") as file:
             file.write(content)
@@ -19,7 +20,30 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync(path.parent)
+
+
+def link_atomically(source: Path, target: Path) -> None:
+    """Give a file that is on disk a second name, in place of the file that had it."""
+    beside = _beside(target)
+    try:
+        try:
+            os.link(source, beside)
+        except OSError:  # a file system without links
+            shutil.copyfile(source, beside)
+            _sync(beside)
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
+    _sync(target.parent)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")  # pids repeat across hosts
+
+
+def _sync(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

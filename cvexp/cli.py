@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cvexp import config
 from cvexp.explain import explain
+from cvexp.resume import command
+from cvexp.signals import Interrupted
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -23,6 +25,7 @@ VERBS = {
     "doctor": "how fast this machine multiplies in each precision, and which pay",
     "status": "the runs below a folder: how far, how good, when last heard of",
     "export": "a run's weights as one file, low-rank updates merged",
+    "resume": "go on where a run or a sweep was cut; trainer.max_epochs=N for more epochs",
 }
 USAGE = f"""\
 cvexp fine-tunes image classifiers, and compares what you change.
@@ -34,6 +37,7 @@ usage: python -m cvexp [GROUP=OPTION ...] [KEY=VALUE ...]      one run
        python -m cvexp models "*resnet*18*"                    {VERBS["models"]}
        python -m cvexp doctor                                  {VERBS["doctor"]}
        python -m cvexp status [DIR]                            {VERBS["status"]}
+       python -m cvexp resume RUN                              {VERBS["resume"]}
        python -m cvexp export RUN [--checkpoint last|best]     {VERBS["export"]}
 
 examples:
@@ -54,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 done; 1 a fault of ours, or a sweep in which a job failed; 2 a request that cannot be done
-        as asked; 130 interrupted.
+        as asked; 130 interrupted by Ctrl-C, 143 by SIGTERM or SIGUSR1.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -65,13 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if verb in ("models", "doctor", "status", "export"):  # these take no config
             importlib.import_module(f"cvexp.{verb}").main(arguments)
             return 0
+        if verb == "resume":
+            verb, arguments = "run", command(arguments)
         return _hydra(verb, arguments)
     except config.UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted) as stop:
         print("interrupted", file=sys.stderr)
-        return 130
+        return stop.code if isinstance(stop, Interrupted) else 130
 
 
 def help_text(config_dir: Path | None = None) -> str:

@@ -28,9 +28,9 @@ CONF = next(
     _HERE / "conf",
 )
 # Keys that do not change what a run computes, so its identity leaves them out.
-_NO_PART_OF_IDENTITY = (
-    "name tags show_config trusted_packages tracker data.root data.path data.classes data.cache "
-    "data.cache_dir loader.num_workers loader.num_threads loader.prefetch_batches "
+NO_PART_OF_IDENTITY = (
+    "name tags show_config trusted_packages tracker checkpoint data.root data.path data.classes "
+    "data.cache data.cache_dir loader.num_workers loader.num_threads loader.prefetch_batches "
     "loader.timeout_s".split()
 )
 
@@ -112,7 +112,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 def identity(config: DictConfig) -> str:
     """Return the sha256 of what defines a result: config less paths, trackers, worker counts."""
     plain = OmegaConf.create(resolved(config))
-    for key in _NO_PART_OF_IDENTITY:
+    for key in NO_PART_OF_IDENTITY:
         parent, _, leaf = key.rpartition(".")
         node = OmegaConf.select(plain, parent) if parent else plain
         if isinstance(node, DictConfig) and leaf in node:

@@ -90,12 +90,17 @@ class Meter(Callback):
         self._seen_steps = 0
         self._startup_s: float | None = None
         self._train_s = self._validation_s = 0.0
-        self._epoch_began = self._validation_in_epoch_s = 0.0
+        self._epoch_began: float | None = None
+        self._validation_in_epoch_s = 0.0
         self._validation_began: float | None = None
         self._host_peak_is_own = _reset_host_peak()
         self._compiling: _Compiling | None = None
         self._compiled_s = 0.0  # so far
         self._compiled_in_step = False
+        self._saving_began: float | None = None  # of a checkpoint within an epoch
+        # Before the checkpoint that this run goes on from.
+        self._rates: list[float] = []
+        self._earlier = {"wall_s": 0.0, "compile_s": 0.0, "wait_s": 0.0}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Watch the compiler, if it is to work."""
@@ -124,7 +129,7 @@ class Meter(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Everything before the first batch is start-up."""
-        self._startup_s = time.perf_counter() - self._began
+        self._startup_s = (self._startup_s or 0.0) + time.perf_counter() - self._began
         self._train = cast(Batches, trainer.train_dataloader)
         if pl_module.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(pl_module.device)
@@ -134,6 +139,7 @@ class Meter(Callback):
         self._epoch_began, self._validation_in_epoch_s = time.perf_counter(), 0.0
         self._seen_steps = trainer.global_step
         self._last = _Mark(pl_module.device)
+        self._saving_began = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -157,18 +163,32 @@ class Meter(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Start the step's clock again after a validation in mid-epoch."""
+        """Start the step's clock again after a validation or a checkpoint in mid-epoch."""
         if self._validation_began is not None:
             self._end_validation()
             self._last = _Mark(pl_module.device)
+        if self._saving_began is not None:
+            self._train_s -= time.perf_counter() - self._saving_began
+            self._saving_began, self._last = None, _Mark(pl_module.device)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Read the epoch's marks, with the device synchronised."""
         self._end_validation()
+        self._read_marks()
+        self._train_s += self._in_epoch_s()
+        self._epoch_began = None
+
+    def _read_marks(self) -> None:
         self._steps += [(images, end.seconds_since(begin)) for images, begin, end in self._pending]
         self._pending = []
-        elapsed = time.perf_counter() - self._epoch_began
-        self._train_s += elapsed - self._validation_in_epoch_s
+
+    def _in_epoch_s(self) -> float:
+        """Return the time of this epoch's training so far."""
+        if self._epoch_began is None:
+            return 0.0
+        now = time.perf_counter()
+        validates = now - self._validation_began if self._validation_began is not None else 0.0
+        return now - self._epoch_began - self._validation_in_epoch_s - validates
 
     def _end_validation(self) -> None:
         """Add validation, with keeping the best checkpoint, to its own sum."""
@@ -180,24 +200,60 @@ class Meter(Callback):
 
     def images_per_s(self) -> dict[str, float | int] | None:
         """Return median and interquartile range over steps after warm-up; None before any."""
-        rates = [images / seconds for images, seconds in self._steps[WARMUP_STEPS:]]
+        rates = self._measured()
         if not rates:
             return None
         lower, median, upper = (float(q) for q in np.percentile(rates, [25, 50, 75]))
         return {"median": median, "iqr": upper - lower, "steps": len(rates)}
 
+    def _measured(self) -> list[float]:
+        """Return images/s of each step after the warm-up of each process that trained."""
+        rates = [images / seconds for images, seconds in self._steps[WARMUP_STEPS:]]
+        return self._rates + rates
+
+    def _so_far(self) -> dict[str, float]:
+        """Return what grows in every process of a run."""
+        here = {
+            "wall_s": time.perf_counter() - self._began,
+            "compile_s": self._compiling.seconds if self._compiling else 0.0,
+            "wait_s": self._train.wait_s if self._train else 0.0,
+        }
+        return {key: here[key] + seconds for key, seconds in self._earlier.items()}
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Stop the step's clock."""
+        self._saving_began = time.perf_counter()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was measured so far; waits for the device."""
+        self._read_marks()
+        return {
+            "startup_s": self._startup_s,
+            "train_s": self._train_s + self._in_epoch_s(),
+            "validation_s": self._validation_s,
+            "rates": self._measured(),
+            "earlier": self._so_far(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what was measured before a checkpoint; what came after it is not counted."""
+        self._startup_s = state_dict["startup_s"]
+        self._train_s, self._validation_s = state_dict["train_s"], state_dict["validation_s"]
+        self._rates, self._earlier = list(state_dict["rates"]), dict(state_dict["earlier"])
+
     def cost(self, device: torch.device) -> dict[str, Any]:
         """Return the record's cost."""
-        on_cuda = device.type == "cuda"
-        waited = self._train.wait_s / self._train_s if self._train and self._train_s else None
+        on_cuda, so_far = device.type == "cuda", self._so_far()
         return {
             "startup_s": self._startup_s,
             "train_s": self._train_s,
             "validation_s": self._validation_s,
-            "compile_s": self._compiling.seconds if self._compiling else None,
-            "wall_s": time.perf_counter() - self._began,
+            "compile_s": so_far["compile_s"] if self._compiling else None,
+            "wall_s": so_far["wall_s"],
             "images_per_s": self.images_per_s(),
-            "data_wait_fraction": waited,
+            "data_wait_fraction": so_far["wait_s"] / self._train_s if self._train_s else None,
             "peak_host_bytes": _host_peak_bytes() if self._host_peak_is_own else None,
             "peak_device_bytes": torch.cuda.max_memory_allocated(device) if on_cuda else None,
             "flops_per_image": None,

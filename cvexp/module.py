@@ -7,6 +7,7 @@ batch.
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
 from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from cvexp.accumulation import Accumulation, window_weight
 from cvexp.augmentation.operation import spread
@@ -30,7 +31,7 @@ from cvexp.mix import Draw, Mix, keep
 from cvexp.optimizer import Optimization, base_lr
 from cvexp.randomness import Stream, seed_generator, torch_seed
 from cvexp.scheduler import Horizon, Plateau
-from cvexp.window import Counts, Diverged, Fault, Reading, Window, total_norm
+from cvexp.window import Counts, Diverged, Fault, Reading, Window, dtype_name, total_norm
 
 
 class Classifier(LightningModule):
@@ -100,6 +101,8 @@ class Classifier(LightningModule):
         self.evaluated_at: dict[str, int] = {}  # split -> the optimizer step of its weights
         self.tested_epoch = 0  # after the fit: of the weights that are evaluated, from 1
         self.counts = Counts()
+        self.goes_on = False  # with an epoch that a checkpoint was written in
+        self._taken_up: dict[str, Any] = {}
 
     def follow(
         self,
@@ -196,6 +199,16 @@ class Classifier(LightningModule):
     def on_train_start(self) -> None:
         """Set the mode: since 2.2 Lightning trains in whatever mode it finds."""
         self.train()
+        if not self._taken_up:
+            return
+        self._window.load(self._taken_up["window"], self.device)
+        # More epochs than the checkpoint knew of have another schedule; else this changes nothing.
+        for scheduler in (config.scheduler for config in self.trainer.lr_scheduler_configs):
+            if isinstance(scheduler, LambdaLR):
+                factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+                groups = scheduler.optimizer.param_groups
+                for group, base, factor in zip(groups, scheduler.base_lrs, factors, strict=True):
+                    group["lr"] = base * factor
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Make dropout and the like a function of (seed, epoch, batch)."""
@@ -216,7 +229,7 @@ class Classifier(LightningModule):
         mixes = targets.dim() == 2  # then an answer is right if it is the larger share's class
         labels = targets.argmax(dim=1) if mixes else targets
         self._window.add(self.counts.steps + 1, loss, logits, labels, batch.indices)
-        self.counts.compute_dtype = logits.dtype
+        self.counts.compute_dtype = dtype_name(logits)
         counts = self.counts
         counts.images_seen += count
         counts.step_images = count if batch_idx % k == 0 else counts.step_images + count
@@ -254,10 +267,13 @@ class Classifier(LightningModule):
     def on_train_epoch_start(self) -> None:
         """Let train what begins to in this epoch, and begin the epoch's sums."""
         self.trainer.accumulate_grad_batches = self._accumulation.at(self.current_epoch)
-        self._epoch_is_over = False
         for group in self.plan.apply(self.current_epoch):
-            self.counts.began_at[group.name] = self.counts.steps
+            self.counts.began_at.setdefault(group.name, self.counts.steps)
             self.train()
+        if self.goes_on:
+            self.goes_on = False
+            return
+        self._epoch_is_over = False
         self._epoch_sums = (0.0, 0.0, 0.0)
         self.results.clear()  # so that no metric of an epoch before passes for this one's
 
@@ -312,9 +328,33 @@ class Classifier(LightningModule):
         checkpoint["classes"] = self.classes
         if self.average:
             checkpoint["ema"] = self.average.state()
+        checkpoint["progress"] = {
+            "counts": asdict(self.counts),
+            "epoch_sums": list(self._epoch_sums),
+            "epoch_is_over": self._epoch_is_over,
+            "results": dict(self.results),
+            "evaluated_at": dict(self.evaluated_at),
+            "recall": dict(self.recall),
+            "window": self._window.state(),
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take the average of the weights up where it was."""
+        """Take up where a checkpoint was; Lightning loads the weights."""
+        if self.average:
+            self.average.load(checkpoint["ema"])
+        self.plan.apply(checkpoint["epoch"])  # also where no epoch is left to train
+        self._taken_up = progress = checkpoint["progress"]
+        self.counts = Counts(**progress["counts"])
+        loss, correct, images = progress["epoch_sums"]
+        self._epoch_sums = (loss, correct, images)
+        self._epoch_is_over = progress["epoch_is_over"]
+        self.results = dict(progress["results"])
+        self.evaluated_at = dict(progress["evaluated_at"])
+        self.recall = dict(progress["recall"])
+
+    def load_weights(self, checkpoint: dict[str, Any]) -> None:
+        """Take a checkpoint's weights and their average, and nothing else."""
+        self.load_state_dict(checkpoint["state_dict"])
         if self.average:
             self.average.load(checkpoint["ema"])
 

@@ -30,7 +30,7 @@ class Bar(Callback):
         self._began = time.perf_counter()
         assert isinstance(pl_module, Classifier)
         self._batches = int(trainer.num_training_batches)
-        self._steps = pl_module.horizon.total_steps
+        self._steps, self._from = pl_module.horizon.total_steps, trainer.global_step
         self._epochs = math.ceil(pl_module.horizon.epochs(self._steps))
         if console.is_terminal:
             columns = [
@@ -91,9 +91,10 @@ class Bar(Callback):
     def _left(self, now: float, steps: int) -> str:
         """Return the time left, taking the steps to come to be as fast as those so far."""
         remaining = self._steps - steps
-        if not (steps and remaining):
+        here = steps - self._from
+        if not (here and remaining):
             return ""
-        return f", {(now - self._began) / steps * remaining:,.0f} s left"
+        return f", {(now - self._began) / here * remaining:,.0f} s left"
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the bar down."""

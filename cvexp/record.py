@@ -1,5 +1,6 @@
 """run.json, metrics.jsonl and the lock of one run directory (schema 1; add keys, never rename)."""
 
+import errno
 import fcntl
 import importlib.metadata
 import json
@@ -9,6 +10,7 @@ import platform
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,9 +25,11 @@ from cvexp.atomic import write_atomically
 from cvexp.config import UsageError
 from cvexp.freeze import count_parameters
 from cvexp.module import Classifier
-from cvexp.window import Diverged
+from cvexp.signals import Interrupted
+from cvexp.window import Diverged, dtype_name
 
 SCHEMA = 1
+LOCK_S = 0.5  # that a run waits for a directory in use
 _PACKAGES = (
     "cvexp torch torchvision lightning hydra-core omegaconf timm albumentations numpy pillow "
     "opencv-python-headless scikit-learn"
@@ -41,19 +45,27 @@ def now() -> str:
 
 
 class Record:
-    """The record of one run; every change of it is on disk, whole, before `update` returns."""
+    """The record of one run; every change of it is on disk, whole, before `update` returns.
 
-    def __init__(self, run_dir: Path, factors: Mapping[str, Any]) -> None:
+    Args:
+        earlier: what it was, where the run goes on.
+    """
+
+    def __init__(
+        self, run_dir: Path, factors: Mapping[str, Any], earlier: Mapping[str, Any] | None = None
+    ) -> None:
         self.run_dir = run_dir
         self.path = run_dir / "run.json"
+        before = earlier or {}
         self.fields: dict[str, Any] = {
             "schema": SCHEMA,
             "status": "running",
             "reason": None,
-            "started": now(),
+            "started": before.get("started", now()),
             "ended": None,
             "factors": dict(factors),
             **_UNFINISHED,
+            "resumed": list(before.get("resumed", [])),
         }
 
     def update(self, **fields: Any) -> None:
@@ -68,39 +80,44 @@ class Record:
 
 
 @contextmanager
-def open_record(run_dir: Path, factors: Mapping[str, Any]) -> Iterator[Record]:
-    """Lock a run directory, keep its record while the body runs, and write how that ended.
+def open_record(
+    run_dir: Path, factors: Mapping[str, Any], earlier: Mapping[str, Any] | None = None
+) -> Iterator[Record]:
+    """Keep a run's record while the body runs, and write how that ended.
 
-    Raises:
-        UsageError: another process uses the directory, or it already holds a run.
+    Args:
+        earlier: the record that the directory holds, where the run goes on.
     """
-    with _lock(run_dir):
-        if (run_dir / "run.json").exists():
-            raise UsageError(
-                f"hydra.run.dir={run_dir} already holds a run; "
-                "choose another folder, or leave it out"
-            )
-        record = Record(run_dir, factors)
-        record.update(environment=environment())
-        try:
-            with _log_file(run_dir / "cvexp.log"):
-                yield record
-        except UsageError as error:
-            record.end("failed", str(error))
-            raise
-        except Diverged as error:
-            record.update(diverged=error.where)
-            record.end("diverged", str(error))
-            raise
-        except torch.OutOfMemoryError as error:
-            record.end("failed", f"out of memory: {error}")
-            raise
-        except Exception as error:
-            record.end("failed", f"{type(error).__name__}: {error}")
-            raise
-        except BaseException:
-            record.end("interrupted")
-            raise
+    record = Record(run_dir, factors, earlier)
+    record.update(environment=environment())
+    try:
+        with _log_file(run_dir / "cvexp.log"):
+            yield record
+    except UsageError as error:
+        record.end("failed", str(error))
+        raise
+    except Diverged as error:
+        record.update(diverged=error.where)
+        record.end("diverged", str(error))
+        raise
+    except Interrupted as stop:
+        record.end("interrupted", str(stop))
+        raise
+    except Exception as error:
+        record.end("failed", reason(error))
+        raise
+    except BaseException:
+        record.end("interrupted")
+        raise
+
+
+def reason(error: Exception) -> str:
+    """Return why a run failed, with what people search for first."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return f"out of memory: {error}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"disk full: {error}"
+    return f"{type(error).__name__}: {error}"
 
 
 @contextmanager
@@ -124,17 +141,27 @@ def _log_file(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _lock(run_dir: Path) -> Iterator[None]:
-    """Hold run_dir/.lock, which names host and process; the kernel frees it with the process."""
+def lock(run_dir: Path) -> Iterator[None]:
+    """Hold run_dir/.lock, which names host and process; the kernel frees it with the process.
+
+    Raises:
+        UsageError: another process uses the directory.
+    """
+    until = time.monotonic() + LOCK_S
     with (run_dir / ".lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise UsageError(
-                f"hydra.run.dir={run_dir} is in use by {file.read().strip() or 'another process'}; "
-                "choose another folder, or leave it out"
-            ) from error
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:  # by `status` for a moment, or by another run
+                if time.monotonic() > until:
+                    file.seek(0)
+                    holder = file.read().strip() or "another process"
+                    raise UsageError(
+                        f"hydra.run.dir={run_dir} is in use by {holder}; "
+                        "choose another folder, or leave it out"
+                    ) from error
+                time.sleep(0.02)
         file.truncate(0)
         file.write(f"{socket.gethostname()} process {os.getpid()}\n")
         file.flush()
@@ -173,8 +200,8 @@ def effective(trainer: Trainer, module: Classifier) -> dict[str, Any]:
     rates = module.counts.learning_rates
     return {
         "precision": _precision(trainer, module),
-        "parameter_dtype": _name(next(module.network.parameters()).dtype),
-        "compute_dtype": _name(module.counts.compute_dtype),
+        "parameter_dtype": dtype_name(next(module.network.parameters())),
+        "compute_dtype": module.counts.compute_dtype,
         "device": _device_name(module.device),
         "devices": trainer.num_devices,
         "strategy": type(trainer.strategy).__name__,
@@ -204,10 +231,6 @@ def _precision(trainer: Trainer, module: Classifier) -> str:
     plugin = str(trainer.precision_plugin.precision)
     on_cuda, matmul = module.device.type == "cuda", torch.get_float32_matmul_precision()
     return "tf32" if plugin == "32-true" and on_cuda and matmul == "high" else plugin
-
-
-def _name(dtype: torch.dtype | None) -> str | None:
-    return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def _device_name(device: torch.device) -> str:

@@ -6,7 +6,7 @@ import math
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -16,9 +16,9 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
-from cvexp import features, record
+from cvexp import features, record, signals
 from cvexp.atomic import write_atomically
-from cvexp.checkpoint import AtomicCheckpointIO, LastAndBest
+from cvexp.checkpoint import AtomicCheckpointIO, Found, LastAndBest, newest, read_checkpoint
 from cvexp.config import build, check, factors, identity, unresolved
 from cvexp.console import config_tree, counts_table, quieten_lightning, run_table, show, stage, warn
 from cvexp.freeze import Caching
@@ -28,6 +28,7 @@ from cvexp.meter import Meter
 from cvexp.module import Classifier
 from cvexp.prepare import Prepared, prepare
 from cvexp.progress import Bar
+from cvexp.resume import extension, read_record
 
 
 def main(config: DictConfig, began: float) -> None:
@@ -38,28 +39,99 @@ def main(config: DictConfig, began: float) -> None:
         began: time.perf_counter() when the job began.
     """
     hydra = HydraConfig.get()
+    run_dir = Path(hydra.runtime.output_dir)
     quieten_lightning()
     gc.collect()  # a job before this one in the process must not count in this one's peak memory
     torch.cuda.empty_cache()
     typed: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     set_by_hand = factors(config, typed, OverridesParser.create())
-    with record.open_record(Path(hydra.runtime.output_dir), set_by_hand) as run:
-        _keep_config(run.run_dir / ".hydra", config, hydra, typed)
+    with signals.handled(), record.lock(run_dir):
+        earlier = read_record(run_dir)
+        going_on = _Resumed() if earlier is None else _resumed(run_dir, config, typed, earlier)
+        if earlier is not None and going_on.completed:
+            stage("resume", f"{os.path.relpath(run_dir)} is complete: nothing to do")
+            show(run_table(earlier))
+            return
+        if earlier is None:  # or a run that is cut here would have a record and no config
+            _keep_config(run_dir / ".hydra", config, hydra, typed)
         try:
-            _execute(config, typed, run, began)
+            with record.open_record(run_dir, set_by_hand, earlier) as run:
+                _keep_config(run_dir / ".hydra", config, hydra, typed)
+                _execute(config, typed, run, began, going_on)
         except SystemExit as stop:  # what Lightning makes of Ctrl-C
             raise KeyboardInterrupt from stop
+        except signals.Interrupted as stop:
+            signals.requeue(stop)
+            raise
+
+
+class _Resumed(NamedTuple):
+    """What a run goes on from.
+
+    Args:
+        goes_on: in a directory that holds its beginning, even without a checkpoint.
+        epochs: that it was to have before and is to have now, where these are more.
+    """
+
+    goes_on: bool = False
+    found: Found | None = None
+    epochs: tuple[int, int] | None = None
+    completed: bool = False
+
+
+def _resumed(
+    run_dir: Path, config: DictConfig, typed: list[str], earlier: dict[str, Any]
+) -> _Resumed:
+    """Find out what is left to do of the run that a directory holds.
+
+    Raises:
+        UsageError: it is another run, or one that this config cannot go on with.
+    """
+    check(config, typed)
+    epochs = extension(run_dir, config)
+    if earlier["status"] == "completed" and epochs is None:
+        return _Resumed(completed=True)
+    return _Resumed(True, newest(run_dir / "checkpoints"), epochs)
+
+
+def _go_on(run: record.Record, going_on: _Resumed, checkpoints: LastAndBest) -> None:
+    """Cut off what the run wrote after its checkpoint, and say from where it goes on."""
+    found, run_dir = going_on.found, run.run_dir
+    for left in (*run_dir.glob(".*.tmp"), *run_dir.glob("checkpoints/.*.tmp")):
+        left.unlink()  # of a write that was cut
+    steps = found.checkpoint["progress"]["counts"]["steps"] if found else 0
+    metrics = run_dir / "metrics.jsonl"
+    if metrics.exists():
+        os.truncate(metrics, found.checkpoint["resume"]["metrics_bytes"] if found else 0)
+    where = f"optimizer step {steps} ({found.name})" if found else "the start: no checkpoint"
+    stage("resume", f"from {where}")
+    if found:
+        checkpoints.take_up(found, extended=going_on.epochs is not None)
+    if found and going_on.epochs is not None:
+        found.checkpoint["resume"]["should_stop"] = False
+        old, new = going_on.epochs
+        stage("", f"{old} epochs become {new}: from here on the schedule is that of {new}")
+    entry: dict[str, Any] = {
+        "at": record.now(),
+        "optimizer_steps": steps,
+        "from": found and found.name,
+    }
+    if going_on.epochs is not None:
+        entry["max_epochs_before"] = going_on.epochs[0]
+    run.update(resumed=[*run.fields["resumed"], entry])
 
 
 def _keep_config(folder: Path, config: DictConfig, hydra: Any, typed: list[str]) -> None:
     """Write what Hydra writes, unresolved, now that the directory is known to be this run's."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     OmegaConf.save(config, folder / "config.yaml")
     OmegaConf.save(OmegaConf.create(typed), folder / "overrides.yaml")
     OmegaConf.save(OmegaConf.create({"hydra": hydra}), folder / "hydra.yaml")
 
 
-def _execute(config: DictConfig, typed: list[str], run: record.Record, began: float) -> None:
+def _execute(
+    config: DictConfig, typed: list[str], run: record.Record, began: float, going_on: _Resumed
+) -> None:
     """Tell the story: prepare, trainer, fit, test, record."""
     check(config, typed)
     labels = {key: unresolved(config, key) for key in ("name", "tags")}
@@ -71,17 +143,25 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
     arguments, module, loaders, run_dir = ready.arguments, ready.module, ready.loaders, run.run_dir
     run.update(data=ready.data.record())
     _report(run_dir, ready)
-    checkpoints = LastAndBest(None if arguments["fast_dev_run"] else run_dir / "checkpoints")
+    checkpoints: LastAndBest = build(config, "checkpoint", run_dir)
+    if arguments["fast_dev_run"]:
+        checkpoints.directory = None
+    checkpoints.check_space(module)
+    if going_on.goes_on:
+        _go_on(run, going_on, checkpoints)
+    found = going_on.found
+    steps = found.checkpoint["progress"]["counts"]["steps"] if found else 0
     meter = Meter(began)
-    loggers = [record.MetricsLog(run_dir / "metrics.jsonl"), *build(config, "tracker", run_dir)]
+    trackers = build(config, "tracker", run_dir, steps if going_on.goes_on else None)
+    loggers = [record.MetricsLog(run_dir / "metrics.jsonl"), *trackers]
     debugging = build(config, "debug", run_dir)
     callbacks = [meter, Bar(), checkpoints, *ready.early_stopping, *debugging]
-    trainer = make_trainer(ready, run_dir, loggers, callbacks)
-    with closing(loaders):
+    trainer = make_trainer(ready, run_dir, loggers, callbacks, found)
+    with closing(loaders), signals.patient():
         cached = None
         if ready.plan.caching is not None:
             loaders, cached = _cached(trainer, ready, ready.plan.caching)
-        _fit(trainer, module, loaders)
+        _fit(trainer, module, loaders, found)
         run.update(effective={**record.effective(trainer, module), "cached_features": cached})
         run.update(**_test(trainer, module, loaders, checkpoints), cost=meter.cost(ready.device))
     run.end("completed")
@@ -90,16 +170,24 @@ def _execute(config: DictConfig, typed: list[str], run: record.Record, began: fl
 
 
 def make_trainer(
-    ready: Prepared, run_dir: Path, loggers: list[Logger], callbacks: list[Callback]
+    ready: Prepared,
+    run_dir: Path,
+    loggers: list[Logger],
+    callbacks: list[Callback],
+    found: Found | None = None,
 ) -> Trainer:
-    """Return Lightning's Trainer; whatever decides about training is in `ready`."""
+    """Return Lightning's Trainer; whatever decides about training is in `ready`.
+
+    Args:
+        found: what the fit goes on from.
+    """
     trainer = Trainer(
         **ready.arguments,
         precision=ready.precision.trainer,
         accumulate_grad_batches=ready.accumulation.at(0),
         logger=loggers,
         callbacks=callbacks,
-        plugins=[AtomicCheckpointIO()],
+        plugins=[AtomicCheckpointIO(found)],
         default_root_dir=run_dir,
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=False,
@@ -107,14 +195,15 @@ def make_trainer(
         use_distributed_sampler=False,
     )
     shorten(trainer)
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]  # cvexp.signals does
     # deterministic=true would also fill all new memory, for a tenth of a step's time on a CPU.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return trainer
 
 
-def _fit(trainer: Trainer, module: Classifier, loaders: Loaders) -> None:
+def _fit(trainer: Trainer, module: Classifier, loaders: Loaders, found: Found | None) -> None:
     """Train, and hold the run to its plan: a loader must not skip batches unnoticed."""
-    trainer.fit(module, loaders.train, loaders.val)
+    trainer.fit(module, loaders.train, loaders.val, ckpt_path=found and found.name)
     planned, attempted = module.horizon.total_steps, trainer.global_step
     if attempted != planned and not trainer.should_stop:
         raise RuntimeError(f"{attempted} optimizer steps were made of the {planned} planned")
@@ -171,9 +260,7 @@ def _test(
         for split, values in module.recall.items()
     }
     if tests and checkpoints.best_path and best["step"] != module.counts.steps:
-        state = torch.load(checkpoints.best_path, map_location=module.device, weights_only=True)
-        module.load_state_dict(state["state_dict"])
-        module.on_load_checkpoint(state)
+        module.load_weights(read_checkpoint(checkpoints.best_path))
         module.tested_epoch = int(best["epoch"])
         trainer.test(module, loaders.test, verbose=False)
     if best:

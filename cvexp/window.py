@@ -9,7 +9,7 @@ Shapes: B images, K classes.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,7 +29,7 @@ class Counts:
     began_at: dict[str, int] = field(default_factory=dict)
     images_seen: int = 0
     largest_step_images: int = 0
-    compute_dtype: torch.dtype | None = None
+    compute_dtype: str | None = None
     step_images: int = 0  # of the step that is being made
 
 
@@ -119,6 +119,21 @@ class Window:
             self._norms.append((step, self._norm))
             self._norm = None
 
+    def state(self) -> dict[str, Any]:
+        """Return plain values and tensors for a checkpoint."""
+        return {
+            "batches": [list(b) for b in self._batches],
+            "norms": [list(n) for n in self._norms],
+        }
+
+    def load(self, state: dict[str, Any], device: torch.device) -> None:
+        """Take up where a checkpoint was."""
+        self._batches = [
+            _Batch(step, *(tensor.to(device) for tensor in tensors))
+            for step, *tensors in state["batches"]
+        ]
+        self._norms = [(step, norm.to(device)) for step, norm in state["norms"]]
+
     def loss(self) -> float | None:
         """Return the mean loss of an image so far; waits for the device."""
         counts = [len(batch.indices) for batch in self._batches]
@@ -177,6 +192,11 @@ def total_norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     if not floats:
         return torch.zeros(())
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(floats)))  # type: ignore[no-any-return]  # torch's stub
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """Return a tensor's type as people say it: float32."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _fault(what: str, batches: Sequence[_Batch]) -> Fault:

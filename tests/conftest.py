@@ -1,6 +1,8 @@
 """One way to run the command line, in this process or in one of its own, and toys to run it on."""
 
+import importlib
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -114,3 +116,49 @@ def photograph(size: int = 40) -> np.ndarray:
     y, x = np.mgrid[0:size, 0:size] / size
     waves = [np.sin(7 * x + 3 * y), np.cos(5 * y - 2 * x), np.sin(9 * x * y)]
     return np.stack([127 + 100 * wave for wave in waves], axis=-1).astype(np.uint8)
+
+
+def in_child(
+    folder: Path, *arguments: str, die: tuple[str, str, int] | None = None, signal: int = 9
+) -> int:
+    """Run the command line in a fresh process that has the imports done; return its exit code.
+
+    Args:
+        die: module, name of a function in it, n: the n-th call of that ends in the signal.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["cvexp.run", "timm", "cvexp.model"])
+    process = context.Process(target=_child, args=(folder, arguments, die, signal))
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def _child(
+    folder: Path, arguments: tuple[str, ...], die: tuple[str, str, int] | None, number: int
+) -> None:
+    multiprocessing.set_start_method(None, force=True)  # workers are forked, as ever
+    os.chdir(folder)
+    null = os.open(folder / f"output-{os.getpid()}.txt", os.O_WRONLY | os.O_CREAT)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    if die is not None:
+        module, name, left = die
+        owner: Any = importlib.import_module(module)
+        *outer, name = name.split(".")
+        for part in outer:
+            owner = getattr(owner, part)
+        function = getattr(owner, name)
+
+        def counted(*given: Any, **named: Any) -> Any:
+            nonlocal left
+            result = function(*given, **named)
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), number)
+            return result
+
+        setattr(owner, name, counted)
+    sys.argv = ["cvexp", *arguments]
+    sys.exit(cli.main(list(arguments)))

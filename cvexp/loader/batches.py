@@ -65,6 +65,7 @@ class Order:
         self.length, self.batch_size = length, batch_size
         self._seed, self._drop_last, self._labels = seed, drop_last, labels
         self._epoch, self._pinned = 0, False
+        self._start = 0
 
     def __len__(self) -> int:
         rank, ranks = _rank()
@@ -82,7 +83,7 @@ class Order:
         else:
             order = balanced(self._seed, epoch, self._labels)
             draws = order + self.length * _occurrence(order)
-        for number in range(len(self)):
+        for number in range(self._start, len(self)):
             part = self._part(number)
             yield Key(epoch, order[part], draws[part])
 
@@ -94,9 +95,14 @@ class Order:
         return slice(start + _share(count, rank, ranks), start + _share(count, rank + 1, ranks))
 
     def set_epoch(self, epoch: int) -> None:
-        """Move to an epoch; Lightning calls it before each."""
+        """Move to an epoch's first batch; Lightning calls it before each."""
+        self._start = 0
         if not self._pinned:
             self._epoch = epoch
+
+    def start_at(self, number: int) -> None:
+        """Begin this epoch with batch `number`: those before it were trained on already."""
+        self._start = number
 
     def pin(self) -> None:
         """Repeat the present epoch from now on: the same order, the same augmentation."""

@@ -1,0 +1,156 @@
+"""Whether a run directory's run goes on, from which checkpoint, and the verb that asks for it.
+
+A run goes on if its config, as composed now, defines the same result as the one that it keeps, but
+for more epochs.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cvexp.config import NO_PART_OF_IDENTITY, UsageError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+EXTENDS = "trainer.max_epochs"
+# What Hydra itself may be told again; whatever else a stranger's directory says to it is left out.
+HYDRAS = ("hydra/launcher=", "hydra/sweeper=", "hydra.launcher.jobs=", "hydra.sweeper.n_")
+
+
+def command(arguments: Sequence[str]) -> list[str]:
+    """Return the command line that goes on with a run or a sweep: its own, and what is typed now.
+
+    Raises:
+        UsageError: nothing there to go on with.
+    """
+    folders = [text for text in arguments if "=" not in text and not text.startswith("-")]
+    rest = [text for text in arguments if text not in folders]
+    if len(folders) != 1:
+        raise UsageError("resume takes one folder: type resume RUN, or resume SWEEP")
+    folder = Path(folders[0])
+    run, sweep = folder / ".hydra" / "overrides.yaml", folder / "multirun.yaml"
+    if run.is_file():
+        return [*_overrides(run, ()), *rest, f"hydra.run.dir={_quoted(folder)}"]
+    if sweep.is_file():
+        kept = [
+            text for text in _overrides(sweep, ("hydra", "overrides")) if "_target_" not in text
+        ]
+        return ["-m", *kept, *rest, f"hydra.sweep.dir={_quoted(folder)}"]
+    raise UsageError(f"resume {folder}: no run and no sweep to go on with; try status {folder}")
+
+
+def _quoted(folder: Path) -> str:
+    """Return a path as Hydra's grammar takes it, whatever is in it (hydra#1577)."""
+    text = str(folder).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+def _overrides(path: Path, keys: Sequence[str]) -> list[str]:
+    """Return what was typed: of Hydra's own overrides, only what cannot name code."""
+    import yaml
+
+    try:
+        node = yaml.safe_load(path.read_text("utf-8"))
+        for key in keys:
+            node = node[key]
+        groups = node.values() if isinstance(node, dict) else [node]
+        typed = [str(text) for group in groups for text in group]
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}".replace("\n", " ")) from error
+    return [
+        text
+        for text in typed
+        if text.startswith(HYDRAS)
+        or not text.lstrip("+~").startswith(("hydra", "trusted_packages", "sweep="))
+    ]
+
+
+def extension(run_dir: Path, config: "DictConfig") -> tuple[int, int] | None:
+    """Return the epochs that a run was to have and is to have now; None for as many.
+
+    Raises:
+        UsageError: the config would give another result than the one that the directory keeps.
+    """
+    from omegaconf import OmegaConf
+
+    from cvexp.config import identity
+
+    path = run_dir / ".hydra" / "config.yaml"
+    try:
+        kept = OmegaConf.load(path)
+    except Exception as error:  # a stranger's file
+        raise UsageError(f"{path} cannot be read: {error}".replace("\n", " ")) from error
+    changed = differences(OmegaConf.to_container(kept), OmegaConf.to_container(config))
+    epochs = changed.pop(EXTENDS, None)
+    if changed:
+        said = ", ".join(f"{key}={old} there, {new} here" for key, (old, new) in changed.items())
+        held = [key for key in changed if key.startswith(("optimizer", "scheduler"))]
+        why = f" (the state in its checkpoint would defeat {held[0]})" if held else ""
+        raise UsageError(
+            f"{run_dir} holds a run of another config: {said}{why}; leave them out to go on with "
+            "it, or choose another folder"
+        )
+    if epochs is None:
+        if identity(kept) != identity(config):  # type: ignore[arg-type]  # a config file is a mapping
+            raise UsageError(f"{run_dir}: what its ${{...}} stand for has changed since it began")
+        return None
+    old, new = epochs
+    if new < old:
+        raise UsageError(
+            f"{EXTENDS}={new}: the run in {run_dir} has {old}; it can go on with more, e.g. "
+            f"{EXTENDS}={2 * old}"
+        )
+    return old, new
+
+
+def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
+    """Return key -> both values, of what defines a result; another option stands for all its keys.
+
+    Args:
+        old, new: unresolved configs as plain mappings.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    for group in dict.fromkeys([*old, *new]):
+        mine, theirs = _flat(old.get(group), group), _flat(new.get(group), group)
+        target = f"{group}._target_"
+        if mine.get(target) != theirs.get(target):
+            found[group] = tuple(_option(values.get(target)) for values in (mine, theirs))  # type: ignore[assignment]  # of two
+            continue
+        for key in dict.fromkeys([*mine, *theirs]):
+            if mine.get(key) != theirs.get(key):
+                found[key] = (mine.get(key), theirs.get(key))
+    return {
+        key: both
+        for key, both in found.items()
+        if not any(key == left or key.startswith(f"{left}.") for left in NO_PART_OF_IDENTITY)
+    }
+
+
+def _flat(node: Any, path: str) -> dict[str, Any]:
+    if not isinstance(node, Mapping):
+        return {path: node}
+    return {k: v for key, value in node.items() for k, v in _flat(value, f"{path}.{key}").items()}
+
+
+def _option(target: Any) -> str:
+    return str(target).rpartition(".")[2].replace("_", "-")
+
+
+def read_record(run_dir: Path) -> dict[str, Any] | None:
+    """Return the record that a directory holds, or None.
+
+    Raises:
+        UsageError: it is no record.
+    """
+    path = run_dir / "run.json"
+    try:
+        fields = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    if not isinstance(fields, dict) or "status" not in fields:
+        raise UsageError(f"{path} is no record of a run")
+    return fields
