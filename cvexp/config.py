@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import Annotated, Any, TypeVar
 from annotated_types import Ge, Lt
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+
+from cvexp.signals import slurm_job
 
 F = TypeVar("F", bound=Callable[..., Any])
 _HERE = Path(__file__).resolve().parent
@@ -79,7 +82,12 @@ def register_resolvers() -> None:
 
 
 def _stamp() -> str:
-    """Return a name that no other launch has: the second it began and 4 random hex digits."""
+    """Return a name that no other launch has: the second it began and 4 random hex digits.
+
+    Under SLURM one that the same command in the same job has again: what is requeued goes on.
+    """
+    if job := slurm_job():
+        return f"slurm-{job}-{hashlib.sha256(chr(0).join(sys.argv).encode()).hexdigest()[:4]}"
     return f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{os.urandom(2).hex()}"
 
 

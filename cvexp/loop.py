@@ -91,8 +91,10 @@ class EpochLoop(_TrainingEpochLoop):
         Raises:
             StopIteration: there is none left.
         """
-        if self.validates:  # what follows this batch does it
-            self.validates = False
+        if self.validates:  # what follows this batch does it, from the start
+            self.validates, batches = False, self.val_loop.batch_progress
+            for name, counted in vars(batches.current).items():
+                setattr(batches.total, name, getattr(batches.total, name) - counted)
             return
         trainer, module = self.trainer, self.trainer.lightning_module
         if self.restarting or type(trainer.strategy) is not SingleDeviceStrategy:

@@ -162,10 +162,28 @@ def lock(run_dir: Path) -> Iterator[None]:
                         "choose another folder, or leave it out"
                     ) from error
                 time.sleep(0.02)
+        _locks.add(file.fileno())
         file.truncate(0)
         file.write(f"{socket.gethostname()} process {os.getpid()}\n")
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            _locks.discard(file.fileno())
+
+
+_locks: set[int] = set()
+
+
+def _let_go() -> None:
+    """Leave the locks to the parent: a worker that outlives it would hold them."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for descriptor in _locks:
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 class MetricsLog(Logger):

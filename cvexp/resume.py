@@ -25,7 +25,8 @@ def command(arguments: Sequence[str]) -> list[str]:
     Raises:
         UsageError: nothing there to go on with.
     """
-    folders = [text for text in arguments if "=" not in text and not text.startswith("-")]
+    typed = [text for text in arguments if not text.startswith("-")]
+    folders = [text for text in typed if "=" not in text or Path(text).is_dir()]
     rest = [text for text in arguments if text not in folders]
     if len(folders) != 1:
         raise UsageError("resume takes one folder: type resume RUN, or resume SWEEP")

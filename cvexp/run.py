@@ -74,7 +74,6 @@ class _Resumed(NamedTuple):
     """
 
     goes_on: bool = False
-    found: Found | None = None
     epochs: tuple[int, int] | None = None
     completed: bool = False
 
@@ -91,12 +90,13 @@ def _resumed(
     epochs = extension(run_dir, config)
     if earlier["status"] == "completed" and epochs is None:
         return _Resumed(completed=True)
-    return _Resumed(True, newest(run_dir / "checkpoints"), epochs)
+    return _Resumed(True, epochs)
 
 
-def _go_on(run: record.Record, going_on: _Resumed, checkpoints: LastAndBest) -> None:
-    """Cut off what the run wrote after its checkpoint, and say from where it goes on."""
-    found, run_dir = going_on.found, run.run_dir
+def _go_on(run: record.Record, going_on: _Resumed, checkpoints: LastAndBest) -> Found | None:
+    """Find the checkpoint to go on from, and cut off what the run wrote after it."""
+    run_dir = run.run_dir
+    found = newest(run_dir / "checkpoints")
     for left in (*run_dir.glob(".*.tmp"), *run_dir.glob("checkpoints/.*.tmp")):
         left.unlink()  # of a write that was cut
     steps = found.checkpoint["progress"]["counts"]["steps"] if found else 0
@@ -119,6 +119,7 @@ def _go_on(run: record.Record, going_on: _Resumed, checkpoints: LastAndBest) -> 
     if going_on.epochs is not None:
         entry["max_epochs_before"] = going_on.epochs[0]
     run.update(resumed=[*run.fields["resumed"], entry])
+    return found
 
 
 def _keep_config(folder: Path, config: DictConfig, hydra: Any, typed: list[str]) -> None:
@@ -147,12 +148,10 @@ def _execute(
     if arguments["fast_dev_run"]:
         checkpoints.directory = None
     checkpoints.check_space(module)
-    if going_on.goes_on:
-        _go_on(run, going_on, checkpoints)
-    found = going_on.found
-    steps = found.checkpoint["progress"]["counts"]["steps"] if found else 0
+    found = _go_on(run, going_on, checkpoints) if going_on.goes_on else None
     meter = Meter(began)
-    trackers = build(config, "tracker", run_dir, steps if going_on.goes_on else None)
+    steps = run.fields["resumed"][-1]["optimizer_steps"] if going_on.goes_on else None
+    trackers = build(config, "tracker", run_dir, steps)
     loggers = [record.MetricsLog(run_dir / "metrics.jsonl"), *trackers]
     debugging = build(config, "debug", run_dir)
     callbacks = [meter, Bar(), checkpoints, *ready.early_stopping, *debugging]

@@ -119,7 +119,11 @@ def photograph(size: int = 40) -> np.ndarray:
 
 
 def in_child(
-    folder: Path, *arguments: str, die: tuple[str, str, int] | None = None, signal: int = 9
+    folder: Path,
+    *arguments: str,
+    die: tuple[str, str, int] | None = None,
+    signal: int = 9,
+    environment: dict[str, str] | None = None,
 ) -> int:
     """Run the command line in a fresh process that has the imports done; return its exit code.
 
@@ -128,7 +132,7 @@ def in_child(
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["cvexp.run", "timm", "cvexp.model"])
-    process = context.Process(target=_child, args=(folder, arguments, die, signal))
+    process = context.Process(target=_child, args=(folder, arguments, die, signal, environment))
     process.start()
     process.join()
     assert process.exitcode is not None
@@ -136,8 +140,13 @@ def in_child(
 
 
 def _child(
-    folder: Path, arguments: tuple[str, ...], die: tuple[str, str, int] | None, number: int
+    folder: Path,
+    arguments: tuple[str, ...],
+    die: tuple[str, str, int] | None,
+    number: int,
+    environment: dict[str, str] | None,
 ) -> None:
+    os.environ.update(environment or {})
     multiprocessing.set_start_method(None, force=True)  # workers are forked, as ever
     os.chdir(folder)
     null = os.open(folder / f"output-{os.getpid()}.txt", os.O_WRONLY | os.O_CREAT)

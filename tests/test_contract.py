@@ -36,6 +36,7 @@ def test_options_snapshot() -> None:
     assert OPTIONS == {
         "accumulation": ["ramp", "x1", "x2", "x4", "x8"],
         "augmentation": ["flip-crop", "light", "none", "strong"],
+        "checkpoint": ["last-and-best"],
         "data": ["cifar10", "cifar100", "digits", "folder", "table", "torchvision"],
         "debug": ["fast", "none", "overfit", "profile"],
         "early_stopping": ["none", "plateau"],

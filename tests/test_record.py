@@ -162,7 +162,7 @@ def test_a_directory_in_use_is_locked(tmp_path: Path) -> None:
             sys.executable,
             "-c",
             "import sys; from pathlib import Path; from cvexp import record\n"
-            "with record._lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()",
+            "with record.lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()",
             str(tmp_path),
         ],
         cwd=ROOT,
@@ -172,11 +172,11 @@ def test_a_directory_in_use_is_locked(tmp_path: Path) -> None:
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
     with pytest.raises(UsageError, match=f"in use by .* process {holder.pid}"):
-        with record.open_record(tmp_path, {}):
+        with record.lock(tmp_path):
             pass
     holder.kill()
     holder.communicate()
-    with record.open_record(tmp_path, {}):
+    with record.lock(tmp_path):
         assert str(os.getpid()) in (tmp_path / ".lock").read_text()
 
 
@@ -190,7 +190,7 @@ def test_a_directory_that_holds_a_run_is_left_as_it_was(
     assert b"lr: 0.005" in before[tmp_path / "once" / ".hydra" / "config.yaml"]
     outcome = cvexp(*quick, "optimizer.lr=0.009")
     assert outcome.code == 2
-    assert "already holds a run" in outcome.err
+    assert "once holds a run of another config: optimizer.lr=0.005 there, 0.009" in outcome.err
     after = {p: p.read_bytes() for p in (tmp_path / "once").rglob("*") if p.is_file()}
     ours = tmp_path / "once" / ".lock"
     assert {**before, ours: b""} == {**after, ours: b""}

@@ -1,13 +1,19 @@
 """A run that was cut goes on, and ends as if it never had been: bit for bit."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cvexp.checkpoint import read_checkpoint
-from tests.conftest import TOY, in_child
+from tests.conftest import ROOT, TOY, Outcome, in_child
 from tests.test_loop import assert_same
 
 BATCH = ("cvexp.module", "Classifier.on_train_batch_end")
@@ -88,3 +94,238 @@ def test_a_killed_run_ends_as_one_that_was_not(
         assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "running"
     assert in_child(tmp_path, "resume", "run") == 0
     assert_same(outcome(tmp_path), uninterrupted[name])
+
+
+@pytest.mark.parametrize(
+    ("where", "number", "code"),
+    [
+        ((*BATCH, 9), signal.SIGTERM, 143),  # of epoch 2, in the middle of a window
+        (("cvexp.module", "Classifier.validation_step", 5), signal.SIGTERM, 143),
+        (("cvexp.module", "Classifier.test_step", 2), signal.SIGTERM, 143),
+        (("cvexp.prepare", "check_limits", 1), signal.SIGTERM, 143),
+        ((*BATCH, 9), signal.SIGINT, 130),
+        ((*BATCH, 9), signal.SIGUSR1, 143),
+    ],
+    ids=["training", "validation", "test", "set-up", "ctrl-c", "usr1"],
+)
+def test_a_signal_keeps_what_there_is_and_the_run_goes_on(
+    where: tuple[str, str, int],
+    number: int,
+    code: int,
+    tmp_path: Path,
+    uninterrupted: dict[str, dict[str, Any]],
+) -> None:
+    assert in_child(tmp_path, *recipe("gradual"), die=where, signal=number) == code
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["status"], record["reason"]) == ("interrupted", signal.Signals(number).name)
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    if where[:2] == BATCH:  # of the very step that the signal came in, not of the one before
+        assert read_checkpoint(last)["progress"]["counts"]["steps"] == 5
+    if "validation" in where[1]:
+        assert read_checkpoint(last)["resume"]["validates"]
+    assert last.exists() == (where[1] != "check_limits")
+    assert in_child(tmp_path, *recipe("gradual")) == 0  # the same command again
+    assert_same(outcome(tmp_path), uninterrupted["gradual"])
+
+
+@pytest.mark.parametrize("loader", ["device", "dali"])
+def test_every_loader_goes_on_within_an_epoch(loader: str, tmp_path: Path) -> None:
+    command = [*recipe("gradual"), f"loader={loader}", "augmentation=strong"]
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+    assert in_child(tmp_path / "whole", *command) == 0
+    assert in_child(tmp_path / "cut", *command, die=(*BATCH, 11)) == -9
+    assert in_child(tmp_path / "cut", *command) == 0
+    assert_same(outcome(tmp_path / "cut"), outcome(tmp_path / "whole"))
+
+
+def test_slurm_runs_the_job_again_and_it_goes_on(tmp_path: Path) -> None:
+    """SIGUSR1 asks scontrol to requeue; the same command in the same job has the same folder."""
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/asked\n")
+    scontrol.chmod(0o755)
+    slurm = {"SLURM_JOB_ID": "17", "PATH": f"{scontrol.parent}:{os.environ['PATH']}"}
+    command = [*TOY, "tracker=none", "trainer.max_epochs=2", "trainer.limit_train_batches=2"]
+    usr1 = signal.SIGUSR1
+    assert in_child(tmp_path, *command, die=(*BATCH, 3), signal=usr1, environment=slurm) == 143
+    assert (tmp_path / "asked").read_text() == "requeue 17\n"
+    assert in_child(tmp_path, *command, environment=slurm) == 0
+    record = Outcome(0, "", "").record(tmp_path, "slurm-17-*")
+    assert record["status"] == "completed"
+    assert record["resumed"][0]["optimizer_steps"] == 3
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    tmp_path: Path, uninterrupted: dict[str, dict[str, Any]]
+) -> None:
+    assert in_child(tmp_path, *recipe("gradual"), die=(*BATCH, 17)) == -9
+    folder = tmp_path / "run" / "checkpoints"
+    content = bytearray((folder / "last.ckpt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "last.ckpt").write_bytes(content)
+    assert in_child(tmp_path, "resume", "run") == 0
+    log = (tmp_path / "run" / "cvexp.log").read_text()
+    assert "last.ckpt is damaged: its sha256 is not the one" in log
+    assert "(previous.ckpt)" in log
+    assert_same(outcome(tmp_path), uninterrupted["gradual"])
+    for path in folder.glob("*.ckpt"):
+        read_checkpoint(path)
+
+
+def test_without_a_checkpoint_a_run_begins_anew(
+    tmp_path: Path, uninterrupted: dict[str, dict[str, Any]]
+) -> None:
+    assert in_child(tmp_path, *recipe("gradual"), die=(*BATCH, 9)) == -9
+    for path in (tmp_path / "run" / "checkpoints").glob("*.ckpt"):
+        path.write_bytes(b"")
+    assert in_child(tmp_path, "resume", "run") == 0
+    assert_same(outcome(tmp_path), uninterrupted["gradual"])
+
+
+def test_a_moved_run_goes_on_and_a_complete_one_is_left_alone(
+    tmp_path: Path, uninterrupted: dict[str, dict[str, Any]], cvexp: Callable[..., Outcome]
+) -> None:
+    assert in_child(tmp_path, *recipe("gradual"), die=(*BATCH, 9)) == -9
+    elsewhere = tmp_path / "else where, e=1"  # what Hydra's grammar would take apart
+    elsewhere.mkdir()
+    (tmp_path / "run").rename(elsewhere / "run")
+    assert in_child(tmp_path, "resume", str(elsewhere / "run")) == 0
+    assert_same(outcome(elsewhere), uninterrupted["gradual"])
+    files = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in elsewhere.rglob("*") if p.is_file()}
+    assert str(tmp_path).encode() not in files[elsewhere / "run" / "checkpoints" / "last.ckpt"][0]
+    again = cvexp("resume", str(elsewhere / "run"))
+    assert again.code == 0
+    assert "is complete: nothing to do" in again.out
+    assert f"{uninterrupted['gradual']['metrics']['test/accuracy']:.4f}" in again.out
+    lock = elsewhere / "run" / ".lock"
+    for path, (content, modified) in files.items():
+        assert path == lock or (path.read_bytes(), path.stat().st_mtime_ns) == (content, modified)
+
+
+def test_more_epochs_follow_the_schedule_of_all_of_them(
+    cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    quick = [*TOY, "tracker=none", "trainer.limit_train_batches=3", "hydra.run.dir=run"]
+    assert cvexp(*quick, "trainer.max_epochs=2").code == 0
+    longer = cvexp("resume", "run", "trainer.max_epochs=4", "loader.num_workers=1")
+    assert longer.code == 0, longer.err
+    assert "2 epochs become 4: from here on the schedule is that of 4" in longer.out
+    assert cvexp(*quick, "trainer.max_epochs=4", "hydra.run.dir=straight").code == 0
+    lasts = [tmp_path / name / "checkpoints" / "last.ckpt" for name in ("run", "straight")]
+    extended, straight = (read_checkpoint(p)["progress"]["counts"] for p in lasts)
+    assert extended["learning_rates"][6:] == straight["learning_rates"][6:]
+    assert extended["learning_rates"][:6] != straight["learning_rates"][:6]
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["effective"]["optimizer_steps"] == 12
+    assert record["resumed"][0]["max_epochs_before"] == 2
+    assert record["metrics_best"]["step"] <= 12
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["optimizer.lr=0.3"], ["optimizer.lr=0.002 there, 0.3 here", "state in its checkpoint"]),
+        (["optimizer=sgd"], ["optimizer=adamw there, sgd here"]),
+        (["seed=1", "data.size=16"], ["seed=0 there, 1 here", "data.size=32 there, 16 here"]),
+        (["trainer.max_epochs=0"], ["trainer.max_epochs=0"]),
+        (
+            ["name=${oc.env:HOME}", "ema=weights", "ema.decay=${seed}"],
+            ["ema=none there, weights here"],
+        ),
+    ],
+)
+def test_another_config_is_refused_and_nothing_is_touched(
+    typed: list[str], said: list[str], cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    assert cvexp(*TOY, "trainer.fast_dev_run=true", "tracker=none", "hydra.run.dir=run").code == 0
+    files = [p for p in (tmp_path / "run").rglob("*") if p.is_file() and p.name != ".lock"]
+    before = {path: path.read_bytes() for path in files}
+    refused = cvexp("resume", "run", *typed)
+    assert refused.code == 2
+    for words in said:
+        assert words in refused.err
+    assert before == {path: path.read_bytes() for path in files}
+
+
+def test_tensorboard_shows_no_step_twice(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    command = [*recipe("gradual"), "tracker=tensorboard", "tracker.flush_s=1"]
+    assert in_child(tmp_path, *command, die=(*BATCH, 15)) == -9
+    assert in_child(tmp_path, *command) == 0
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
+    lines = [json.loads(text) for text in metrics.splitlines()]
+    steps = [line["step"] for line in lines if "lr" in line]
+    assert [event.step for event in events.Scalars("lr")] == steps
+
+
+def test_a_full_disk_ends_the_run_and_leaves_its_checkpoint(tmp_path: Path) -> None:
+    """Files above a limit cannot be written, as none can once a disk is full."""
+    command = [*TOY, "tracker=none", "hydra.run.dir=run", "trainer.max_epochs=3"]
+    assert in_child(tmp_path, *command, die=(*BATCH, 21)) == -9
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    before = read_checkpoint(last)
+    cut = ["sh", "-c", 'ulimit -f 1000; exec "$@"', "", sys.executable, "-m", "cvexp", *command]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": "/nowhere"}
+    done = subprocess.run(cut, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert done.returncode == 1
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["status"] == "failed"
+    assert record["reason"].startswith("disk full: ")
+    assert_same(read_checkpoint(last), before)
+    assert in_child(tmp_path, *command, environment={"TMPDIR": "/nowhere"}) == 0
+
+
+def test_a_disk_without_room_is_said_before_the_start(
+    cvexp: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    little = SimpleNamespace(free=10**6)
+    monkeypatch.setattr("cvexp.checkpoint.shutil.disk_usage", lambda path: little)
+    outcome = cvexp(*TOY, "hydra.run.dir=run")
+    assert outcome.code == 2
+    assert "checkpoints of this run take up to" in outcome.err
+    assert "epoch 1" not in outcome.out
+
+
+def test_a_strangers_directory_runs_no_code(cvexp: Callable[..., Outcome], tmp_path: Path) -> None:
+    """What it typed of Hydra's own, what it trusted, and its config's targets count for nothing."""
+    assert cvexp(*TOY, "trainer.fast_dev_run=true", "tracker=none", "hydra.run.dir=run").code == 0
+    written = tmp_path / "written"
+    call = f"{{_target_:pathlib.Path.touch,self:{{_target_:pathlib.Path,_args_:[{written}]}}}}"
+    overrides = tmp_path / "run" / ".hydra" / "overrides.yaml"
+    record = tmp_path / "run" / "run.json"
+    record.write_text(record.read_text().replace('"completed"', '"failed"'))
+    plain = overrides.read_text()
+    for evil in (
+        f"+hydra.callbacks.x={call}",
+        "trusted_packages=[pathlib]",
+        f"hydra.sweeper={call}",
+    ):
+        overrides.write_text(f"{plain}- '{evil}'\n")
+        assert cvexp("resume", "run").code == 0
+        record.write_text(record.read_text().replace('"completed"', '"failed"'))
+    overrides.write_text(f"{plain}- '+optimizer._target_=os.system'\n")
+    assert cvexp("resume", "run").code == 2
+    overrides.write_text("- {a: [\n")
+    assert cvexp("resume", "run").code == 2
+    assert not written.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["resume"], "resume takes one folder"),
+        (["resume", "a", "b"], "resume takes one folder"),
+        (["resume", "nowhere"], "no run and no sweep to go on with"),
+    ],
+)
+def test_a_bad_request_is_one_line(
+    arguments: list[str], message: str, cvexp: Callable[..., Outcome]
+) -> None:
+    refused = cvexp(*arguments)
+    assert refused.code == 2
+    assert message in refused.err
+    assert refused.err.count("\n") == 1

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from cvexp.augmentation import Policy, none
 from cvexp.data import Data, Split
 from cvexp.loader.batches import Batch, Batches, BatchSize, Key, Loaders, Order, Prefetch, orders
+from cvexp.signals import ASKING
 
 
 def albumentations(
@@ -52,9 +53,16 @@ def albumentations(
     return Loaders(**batches, description=f"albumentations in {where}")
 
 
-def _one_thread(worker: int = 0) -> None:
+def _one_thread() -> None:
     """Switch off OpenCV's own thread pool: it burns a second core for no gain."""
     cv2.setNumThreads(0)
+
+
+def _begin(worker: int) -> None:
+    """Set a worker up; what asks the whole run to end leaves it to its parent to end it."""
+    _one_thread()
+    for number in ASKING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Images(Dataset[Batch]):
@@ -100,7 +108,7 @@ class _Engine:
             persistent_workers=num_workers > 0,
             prefetch_factor=prefetch_batches if num_workers else None,
             pin_memory=pin_memory,
-            worker_init_fn=_one_thread,
+            worker_init_fn=_begin,
             generator=torch.Generator(),  # or each epoch would draw from the global one
         )
 
