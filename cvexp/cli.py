@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if verb in ("models", "doctor", "status", "export"):  # these take no config
             importlib.import_module(f"cvexp.{verb}").main(arguments)
             return 0
+        _check_folders(arguments)
         if verb == "resume":
             verb, arguments = "run", command(arguments)
         return _hydra(verb, arguments)
@@ -98,10 +99,12 @@ def _hydra(verb: str, arguments: list[str]) -> int:
     Hydra's errors and ours become one line.
     """
     import hydra
+    from hydra.core.plugins import Plugins
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     from cvexp.sweep import outcomes
+    from hydra_plugins.cvexp import Grid, Isolated
 
     config.register_resolvers()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints errors in its own words and exits 1
@@ -111,18 +114,21 @@ def _hydra(verb: str, arguments: list[str]) -> int:
     if given.multirun and verb != "run":
         raise config.UsageError(f"{verb} takes one configuration; leave -m out")
     if not given.shell_completion:
+        overrides = [re.sub("^sweep=", "sweep.name=", text) for text in overrides]
         parsed = _parse(overrides)
         _check_names(parsed, config_dir)
         several = [o.input_line for o in parsed if o.is_sweep_override()]
         if several and not given.multirun:
             raise config.UsageError(f"{several[0]}: several values; type -m to sweep over them")
-        overrides = [_open(text) for text in overrides] + _short_names(parsed)
+        overrides = [_open(text) for text in overrides] + _short_names(parsed) + _folder(parsed)
 
     def job(composed: "DictConfig") -> None:
         _job(verb, composed)
 
     sys.argv[1:] = flags + overrides
     outcomes.clear()
+    for plugin in (Isolated, Grid):  # Hydra's own scan does not see an editable install
+        Plugins.instance().register(plugin)
     try:
         app = hydra.main(version_base="1.3", config_path=str(config.CONF), config_name="config")
         app(job)()
@@ -135,6 +141,32 @@ def _hydra(verb: str, arguments: list[str]) -> int:
         ) from error
     codes = [outcome.code for outcome in outcomes]
     return min(max(codes, default=0), 1 if given.multirun else 2)
+
+
+def _check_folders(arguments: list[str]) -> None:
+    """Refuse a folder of a run or a sweep that would lie outside of its root."""
+    for text in arguments:
+        key, _, value = text.partition("=")
+        if key in ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir"):
+            if ".." in Path(value.strip("'\"")).parts:
+                raise config.UsageError(f"{text}: a run stays below its root; leave .. out")
+        if key in ("sweep", "sweep.name") and not re.match(config.NAME, value):
+            raise config.UsageError(
+                f"{text}: a name below multirun/, of letters, digits, '.', '_' and '-'"
+            )
+
+
+def _folder(parsed: list[Any]) -> list[str]:
+    """Return where a sweep with a name lies."""
+    named = [o.get_value_element_as_str() for o in parsed if o.key_or_group == "sweep.name"]
+    if not named or any(o.key_or_group == "hydra.sweep.dir" for o in parsed):
+        return []
+    return [f"hydra.sweep.dir=multirun/{named[-1]}"]
+
+
+def run_job(composed: "DictConfig") -> None:
+    """Run one job of a sweep, in whatever process."""
+    _job("run", composed)
 
 
 def _flags(arguments: list[str]) -> tuple[list[str], Any]:

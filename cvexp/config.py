@@ -16,14 +16,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Lt
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from typing_extensions import TypedDict
 
 from cvexp.signals import slurm_job
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # of a folder
 F = TypeVar("F", bound=Callable[..., Any])
 _HERE = Path(__file__).resolve().parent
 CONF = next(
@@ -32,10 +34,19 @@ CONF = next(
 )
 # Keys that do not change what a run computes, so its identity leaves them out.
 NO_PART_OF_IDENTITY = (
-    "name tags show_config trusted_packages tracker checkpoint data.root data.path data.classes "
-    "data.cache data.cache_dir loader.num_workers loader.num_threads loader.prefetch_batches "
-    "loader.timeout_s".split()
+    "name tags show_config dry_run sweep trusted_packages tracker checkpoint data.root data.path "
+    "data.classes data.cache data.cache_dir loader.num_workers loader.num_threads "
+    "loader.prefetch_batches loader.timeout_s".split()
 )
+_TAKES_TIME = "data augmentation loader mix model freeze precision accumulation ema trainer".split()
+
+
+class _Sweep(TypedDict):
+    name: str | None
+    pair: list[str]
+    exclude: list[str]
+    on_error: Literal["continue", "stop"]
+    retries: Annotated[int, Ge(0)]
 
 
 _TOP_LEVEL: dict[str, Any] = {
@@ -43,6 +54,8 @@ _TOP_LEVEL: dict[str, Any] = {
     "name": str | None,
     "tags": list[str],
     "show_config": bool,
+    "dry_run": bool,
+    "sweep": _Sweep,
     "trusted_packages": list[str],
 }
 
@@ -125,6 +138,12 @@ def identity(config: DictConfig) -> str:
         node = OmegaConf.select(plain, parent) if parent else plain
         if isinstance(node, DictConfig) and leaf in node:
             del node[leaf]
+    return hashlib.sha256(OmegaConf.to_yaml(plain, sort_keys=True).encode()).hexdigest()
+
+
+def kind(config: DictConfig) -> str:
+    """Return the sha256 of what decides how long a run takes."""
+    plain = {group: value for group, value in resolved(config).items() if group in _TAKES_TIME}
     return hashlib.sha256(OmegaConf.to_yaml(plain, sort_keys=True).encode()).hexdigest()
 
 

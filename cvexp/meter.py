@@ -17,6 +17,7 @@ from cvexp.module import Classifier
 WARMUP_STEPS = (
     5  # optimizer steps that throughput leaves out: allocation, kernel choice, worker start
 )
+contended: bool | None = None  # whether a sweep's jobs share this run's device; None: not known
 
 
 class _Mark:
@@ -259,7 +260,7 @@ class Meter(Callback):
             "flops_per_image": None,
             "mfu": None,
             "energy_j": None,
-            "contended": None,
+            "contended": contended,
         }
 
 

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,10 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 
-from cvexp.atomic import write_atomically
 from cvexp.config import UsageError
 from cvexp.freeze import count_parameters
 from cvexp.module import Classifier
+from cvexp.record_file import now, write_record
 from cvexp.signals import Interrupted
 from cvexp.window import Diverged, dtype_name
 
@@ -37,11 +36,6 @@ _PACKAGES = (
 _UNFINISHED: dict[str, Any] = {
     key: {} for key in ("effective", "data", "metrics", "metrics_best", "cost")
 }
-
-
-def now() -> str:
-    """Return the time in UTC, ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Record:
@@ -71,8 +65,7 @@ class Record:
     def update(self, **fields: Any) -> None:
         """Change fields and write the record."""
         self.fields.update(fields)
-        text = json.dumps(self.fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        write_atomically(self.path, text.encode("utf-8", "backslashreplace"))
+        write_record(self.run_dir, self.fields)
 
     def end(self, status: str, reason: str | None = None) -> None:
         """Write how the run ended."""

@@ -4,7 +4,6 @@ A run goes on if its config, as composed now, defines the same result as the one
 for more epochs.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,21 +136,3 @@ def _flat(node: Any, path: str) -> dict[str, Any]:
 
 def _option(target: Any) -> str:
     return str(target).rpartition(".")[2].replace("_", "-")
-
-
-def read_record(run_dir: Path) -> dict[str, Any] | None:
-    """Return the record that a directory holds, or None.
-
-    Raises:
-        UsageError: it is no record.
-    """
-    path = run_dir / "run.json"
-    try:
-        fields = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    if not isinstance(fields, dict) or "status" not in fields:
-        raise UsageError(f"{path} is no record of a run")
-    return fields

@@ -14,12 +14,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from cvexp import features, record, signals
 from cvexp.atomic import write_atomically
 from cvexp.checkpoint import AtomicCheckpointIO, Found, LastAndBest, newest, read_checkpoint
-from cvexp.config import build, check, factors, identity, unresolved
+from cvexp.config import build, check, factors, identity, kind, unresolved
 from cvexp.console import config_tree, counts_table, quieten_lightning, run_table, show, stage, warn
 from cvexp.freeze import Caching
 from cvexp.loader import Loaders
@@ -28,7 +28,8 @@ from cvexp.meter import Meter
 from cvexp.module import Classifier
 from cvexp.prepare import Prepared, prepare
 from cvexp.progress import Bar
-from cvexp.resume import extension, read_record
+from cvexp.record_file import now, read_record
+from cvexp.resume import extension
 
 
 def main(config: DictConfig, began: float) -> None:
@@ -44,6 +45,9 @@ def main(config: DictConfig, began: float) -> None:
     gc.collect()  # a job before this one in the process must not count in this one's peak memory
     torch.cuda.empty_cache()
     typed: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    if config.dry_run:
+        _dry(config, typed, run_dir)
+        return
     set_by_hand = factors(config, typed, OverridesParser.create())
     with signals.handled(), record.lock(run_dir):
         earlier = read_record(run_dir)
@@ -63,6 +67,15 @@ def main(config: DictConfig, began: float) -> None:
         except signals.Interrupted as stop:
             signals.requeue(stop)
             raise
+
+
+def _dry(config: DictConfig, typed: list[str], run_dir: Path) -> None:
+    """Prepare a run, and leave nothing of it."""
+    if not any(run_dir.iterdir()):
+        run_dir.rmdir()
+    check(config, typed)
+    prepare(config).loaders.close()
+    stage("dry run", f"it can run; its identity is {identity(config)[:12]}")
 
 
 class _Resumed(NamedTuple):
@@ -112,7 +125,7 @@ def _go_on(run: record.Record, going_on: _Resumed, checkpoints: LastAndBest) -> 
         old, new = going_on.epochs
         stage("", f"{old} epochs become {new}: from here on the schedule is that of {new}")
     entry: dict[str, Any] = {
-        "at": record.now(),
+        "at": now(),
         "optimizer_steps": steps,
         "from": found and found.name,
     }
@@ -127,7 +140,10 @@ def _keep_config(folder: Path, config: DictConfig, hydra: Any, typed: list[str])
     folder.mkdir(exist_ok=True)
     OmegaConf.save(config, folder / "config.yaml")
     OmegaConf.save(OmegaConf.create(typed), folder / "overrides.yaml")
-    OmegaConf.save(OmegaConf.create({"hydra": hydra}), folder / "hydra.yaml")
+    plain = OmegaConf.create({"hydra": hydra})
+    with read_write(plain.hydra), open_dict(plain.hydra):
+        del plain.hydra.runtime  # absolute paths, which a run that moves would belie
+    OmegaConf.save(plain, folder / "hydra.yaml")
 
 
 def _execute(
@@ -136,7 +152,7 @@ def _execute(
     """Tell the story: prepare, trainer, fit, test, record."""
     check(config, typed)
     labels = {key: unresolved(config, key) for key in ("name", "tags")}
-    run.update(**labels, identity=identity(config))
+    run.update(**labels, identity=identity(config), kind=kind(config))
     if config.show_config:
         plain: Any = OmegaConf.to_container(config)  # unresolved: a secret stays a reference
         show(config_tree(plain, list(run.fields["factors"])))

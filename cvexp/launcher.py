@@ -1,0 +1,390 @@
+"""Where a sweep's jobs run: each in a fresh process, one on each device, none twice.
+
+A process is forked from a server that has the imports done, so that a job starts at once and shares
+nothing. The server runs no job and touches no device. A job that dies is seen by its exit; a sweep
+that dies by the end of its pipe, at which its jobs keep what they have and end.
+"""
+
+import faulthandler
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import DictConfig, open_dict
+
+from cvexp import signals
+from cvexp.config import UsageError
+from cvexp.console import log
+from cvexp.design import keep
+from cvexp.plan import Cell, plan
+from cvexp.record_file import now, read_record, write_record
+from cvexp.sweep import Outcome, Progress, outcomes
+
+IMPORTS = [
+    "cvexp.run",
+    "cvexp.model",
+    "cvexp.launcher",
+    "hydra._internal.callbacks",
+    "sklearn.datasets",
+    "timm",
+    "torch.utils.tensorboard",
+]
+LOCK_S = 60.0  # that a job waits for a directory: one of a sweep that was killed may yet be ending
+
+
+def start_server() -> None:
+    """Let the server begin its imports."""
+    from multiprocessing import forkserver
+
+    multiprocessing.set_forkserver_preload(IMPORTS)
+    forkserver.ensure_running()
+
+
+def launch(
+    config: DictConfig, configs: Sequence[DictConfig], jobs: Any, first_number: int
+) -> list[JobReturn]:
+    """Run what is left to do of a sweep, and return how each job ended.
+
+    Args:
+        config: the sweep's own.
+        configs: of the jobs, Hydra's node included.
+        jobs: at a time, or auto.
+
+    Raises:
+        UsageError: jobs is neither, or a job's folder is not below the sweep's.
+        Interrupted: a signal, once every job that ran has ended.
+    """
+    if not (jobs == "auto" or (isinstance(jobs, int) and jobs > 0)):
+        raise UsageError(f"hydra.launcher.jobs={jobs}: type auto, or how many at a time")
+    cells = plan(Path(config.hydra.sweep.dir), configs, first_number)
+    if config.dry_run:
+        ended = _check(cells)
+    else:
+        keep(config, cells)
+        devices = _devices()
+        slots = max(len(devices), 1) if jobs == "auto" else jobs
+        with Progress(cells) as progress:
+            ended = _Sweep(cells, config.sweep, devices, slots, progress).run()
+    outcomes.extend(ended)
+    return [_returned(outcome) for outcome in ended]
+
+
+def _returned(outcome: Outcome) -> JobReturn:
+    done = JobReturn(status=JobStatus.COMPLETED)
+    done.return_value = outcome
+    return done
+
+
+class _Job(NamedTuple):
+    """A process that runs a cell."""
+
+    cell: Cell
+    slot: int
+    process: Any
+    connection: Connection
+
+
+class _Sweep:
+    """Cells waiting, cells running, and what became of the others."""
+
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        sweep: DictConfig,
+        devices: Sequence[str],
+        slots: int,
+        progress: Progress,
+    ) -> None:
+        self._cells, self._devices, self._slots = cells, devices, slots
+        self._progress = progress
+        self._retries, self._stops = int(sweep.retries), sweep.on_error == "stop"
+        self._ended = {cell.number: _as_it_is(cell) for cell in cells if cell.is_done}
+        self._waiting = [cell for cell in cells if not cell.is_done]
+        self._running: dict[int, _Job] = {}
+        self._tries: dict[int, int] = {}
+
+    def run(self) -> list[Outcome]:
+        """Run them all."""
+        with _told() as told:
+            while self._running or (self._waiting and not told):
+                while self._waiting and len(self._running) < self._slots and not told:
+                    self._start(self._waiting.pop(0))
+                self._listen()
+                self._pass_on(told)
+        if told:
+            raise signals.Interrupted(told[0])
+        left = [cell for cell in self._cells if cell.number not in self._ended]
+        for cell in left:  # sweep.on_error=stop
+            self._ended[cell.number] = Outcome(
+                cell.directory, "missing", "not begun: sweep.on_error=stop", 1
+            )
+        return [self._ended[cell.number] for cell in self._cells]
+
+    def _start(self, cell: Cell) -> None:
+        slot = min(set(range(self._slots)) - {job.slot for job in self._running.values()})
+        shares = self._slots > max(len(self._devices), 1)
+        device = self._devices[slot % len(self._devices)] if self._devices else None
+        threads = max((os.cpu_count() or 1) // self._slots, 1)
+        work = _Work(cell.config, device, threads, shares)
+        process, connection = _process(_run, work)
+        self._running[cell.number] = _Job(cell, slot, process, connection)
+        self._progress.begun(cell)
+
+    def _listen(self) -> None:
+        """Wait for a moment, for what jobs say or for one's end."""
+        jobs = list(self._running.values())
+        wait([*(j.connection for j in jobs), *(j.process.sentinel for j in jobs)], timeout=0.5)
+        for job in jobs:
+            ended = not job.process.is_alive()
+            outcome = None
+            with suppress(EOFError, OSError):
+                while job.connection.poll():
+                    said = job.connection.recv()
+                    if isinstance(said, Outcome):
+                        outcome = said
+                    else:
+                        self._progress.said(job.cell, said)
+            if outcome is not None or ended:
+                job.process.join()
+                self._end(job, outcome or _died(job))
+        self._progress.show(len(self._waiting))
+
+    def _end(self, job: _Job, outcome: Outcome) -> None:
+        number = job.cell.number
+        del self._running[number]
+        job.connection.close()
+        tries = self._tries[number] = self._tries.get(number, 0) + 1
+        if outcome.status == "failed" and outcome.code == 1 and tries <= self._retries:
+            self._progress.said(job.cell, f"{outcome.reason}; tried again ({tries})")
+            self._waiting.insert(0, job.cell)
+            return
+        self._ended[number] = outcome
+        self._progress.ended(job.cell, outcome)
+        if outcome.code and self._stops:
+            self._waiting.clear()
+
+    def _pass_on(self, told: list[int]) -> None:
+        """Give each signal that came on to the jobs, once."""
+        if told.count(signal.SIGINT) > 2:  # the second ends a job at once, but for one that hangs
+            told.append(signal.SIGKILL)
+        for job in self._running.values():
+            for number in told[job.cell.passed_on :]:
+                with suppress(ProcessLookupError):
+                    os.kill(job.process.pid, number)
+            job.cell.passed_on = len(told)
+
+
+def _as_it_is(cell: Cell) -> Outcome:
+    return Outcome(cell.directory, cell.status, cell.reason, int(cell.status != "completed"))
+
+
+def _died(job: _Job) -> Outcome:
+    """Return how a process ended that said nothing of it, and write that into its record."""
+    code, directory = job.process.exitcode, job.cell.directory
+    if code < 0:
+        name = signal.Signals(-code).name
+        reason = f"killed by {name}" + " (out of memory?)" * (name == "SIGKILL")
+    else:
+        reason = f"its process ended with exit code {code}"
+    with suppress(UsageError):
+        record = read_record(directory)
+        if record is not None and record["status"] == "running":
+            failed = {"status": "failed", "reason": reason, "ended": now()}
+            write_record(directory, {**record, **failed})
+    return Outcome(directory, "failed", reason, 1)
+
+
+@contextmanager
+def _told() -> Iterator[list[int]]:
+    """Collect the signals that ask to end."""
+    told: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: told.append(number)) for n in signals.ASKING}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check(cells: Sequence[Cell]) -> list[Outcome]:
+    """Prepare every job without training any, and show what a sweep of them would do."""
+    from cvexp.sweep import show_plan
+
+    found = []
+    for cell in cells:
+        outcome = Outcome(cell.directory, cell.status, cell.reason, 0)
+        if not cell.is_done:
+            outcome = _call(_dry, _Work(cell.config, None, os.cpu_count() or 1, False), outcome)
+        found.append(outcome)
+    show_plan(cells, found)
+    return found
+
+
+# What runs in processes of their own.
+
+
+class _Work(NamedTuple):
+    """What a job's process is told.
+
+    Args:
+        device: the only one that CUDA shows it; None for whatever there is.
+        shares: with other jobs, so that its times mean less.
+    """
+
+    config: DictConfig
+    device: str | None
+    threads: int
+    shares: bool
+
+
+def _process(function: Callable[..., None], *work: Any) -> tuple[Any, Connection]:
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_begin, args=(theirs, dict(os.environ), function, *work))
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _call(function: Callable[..., None], *work: Any) -> Any:
+    """Return what a function sends from a process of its own."""
+    process, connection = _process(function, *work)
+    try:
+        return connection.recv()
+    except EOFError:
+        raise RuntimeError(f"its process ended with exit code {process.exitcode}") from None
+    finally:
+        process.join()
+
+
+def _begin(
+    connection: Connection, environment: dict[str, str], function: Callable[..., None], *work: Any
+) -> None:
+    """Set a job's process up: quiet, on its own, and ending with the sweep."""
+    os.environ.update(environment)  # the server may be of an earlier sweep
+    multiprocessing.set_start_method(None, force=True)  # workers are forked, as ever
+    os.setpgid(0, 0)  # the sweep passes a terminal's Ctrl-C on
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    function(connection, *work)
+    sys.exit(0)
+
+
+def _end_with(connection: Connection) -> None:
+    """Ask this process to end when the sweep does."""
+    with suppress(EOFError, OSError):
+        connection.recv()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _devices() -> list[str]:
+    """Return the accelerators, as CUDA_VISIBLE_DEVICES names them."""
+    if not any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")):
+        return []
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = _call(_count)
+    return seen.split(",")[:count] if seen else [str(i) for i in range(count)]
+
+
+def _count(connection: Connection) -> None:
+    import torch
+
+    connection.send(torch.cuda.device_count())
+
+
+def _settle(work: _Work) -> None:
+    """Take the device and the threads that this job has."""
+    import torch
+    from hydra.core.utils import setup_globals
+
+    from cvexp import config, meter, record
+
+    if work.device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = work.device
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(work.threads)
+    torch.set_num_threads(work.threads)
+    meter.contended, record.LOCK_S = work.shares, LOCK_S
+    config.register_resolvers()
+    setup_globals()
+
+
+def _run(connection: Connection, work: _Work) -> None:
+    """Run a job as Hydra does, and send how it ended."""
+    from hydra._internal.callbacks import Callbacks
+    from hydra.core.utils import run_job
+    from hydra.types import HydraContext
+
+    from cvexp import cli
+
+    _settle(work)
+    log.addHandler(_Teller(connection))
+    hydra = work.config.hydra
+    directory = Path(hydra.sweep.dir) / hydra.sweep.subdir
+    directory.mkdir(parents=True, exist_ok=True)
+    trace = directory / "crash.txt"
+    with trace.open("w") as file:
+        faulthandler.enable(file)
+        context = HydraContext(config_loader=None, callbacks=Callbacks(work.config))  # type: ignore[arg-type]  # no job composes
+        try:
+            run_job(
+                cli.run_job,
+                work.config,
+                job_dir_key="hydra.sweep.dir",
+                job_subdir_key="hydra.sweep.subdir",
+                hydra_context=context,
+            )
+            outcome = outcomes[-1]
+        except signals.Interrupted as stop:
+            outcome = Outcome(directory, "interrupted", str(stop), stop.code)
+        except SystemExit as stop:
+            outcome = Outcome(directory, "failed", f"it exited with code {stop.code}", 1)
+        faulthandler.disable()
+    trace.unlink()
+    connection.send(outcome)
+
+
+class _Teller(logging.Handler):
+    """Send the sweep what a job says in one line."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(logging.INFO)
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send it."""
+        text = record.getMessage()
+        if "\n" not in text:
+            with suppress(OSError):
+                self._connection.send(" ".join(text.split()))
+
+
+def _dry(connection: Connection, work: _Work, outcome: Outcome) -> None:
+    """Prepare a job, and send whether it could run."""
+    from cvexp.config import check
+    from cvexp.prepare import prepare
+    from cvexp.record import reason
+
+    _settle(work)
+    config = work.config.copy()
+    with open_dict(config):
+        hydra = config.pop("hydra")
+    try:
+        check(config, list(hydra.overrides.task))
+        prepare(config).loaders.close()
+    except UsageError as error:
+        outcome = outcome._replace(status="refused", reason=str(error), code=2)
+    except Exception as error:
+        outcome = outcome._replace(status="refused", reason=reason(error), code=1)
+    connection.send(outcome)

@@ -1,0 +1,54 @@
+"""The classes that Hydra wants to find here; what they do is in cvexp."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+Jobs = Sequence[Sequence[str]]
+
+
+class Isolated(Launcher):
+    """hydra/launcher=isolated: each job in a fresh process.
+
+    Args:
+        jobs: how many at a time; auto for one on each accelerator, or one on a CPU.
+    """
+
+    def __init__(self, jobs: Any) -> None:
+        self._jobs = jobs
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Start the process that jobs are forked from: its imports take a while."""
+        from cvexp import launcher
+
+        self._config, self._loader = config, hydra_context.config_loader
+        launcher.start_server()
+
+    def launch(self, job_overrides: Jobs, initial_job_idx: int) -> list[JobReturn]:
+        """Run the jobs that are left to do."""
+        from cvexp import launcher
+
+        configs = [self._loader.load_sweep_config(self._config, list(o)) for o in job_overrides]
+        return launcher.launch(self._config, configs, self._jobs, initial_job_idx)
+
+
+class Grid(BasicSweeper):
+    """hydra/sweeper=grid: every combination, but for what sweep.pair and sweep.exclude say."""
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Launch the combinations."""
+        from cvexp import design
+
+        assert self.config is not None
+        assert self.hydra_context is not None
+        assert self.launcher is not None
+        typed = [*self._parse_config(), *arguments]
+        jobs = design.combinations(typed, self.config.sweep, self.hydra_context.config_loader)
+        return [self.launcher.launch(jobs, initial_job_idx=0)]
