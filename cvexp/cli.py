@@ -207,11 +207,13 @@ def _job(verb: str, composed: "DictConfig") -> None:
         log.error("error: %s", error)
         outcomes.append(Outcome(directory, "failed", str(error), 2))
     except Exception as error:
-        log.error("%s: %s", type(error).__name__, error)
+        from cvexp.record import reason
+
+        log.error("%s", reason(error))
         if hydra.mode != RunMode.MULTIRUN:
             traceback.print_exc()
         status = "diverged" if type(error).__name__ == "Diverged" else "failed"
-        outcomes.append(Outcome(directory, status, f"{type(error).__name__}: {error}", 1))
+        outcomes.append(Outcome(directory, status, reason(error), 1))
 
 
 def _parse(overrides: list[str]) -> list[Any]:

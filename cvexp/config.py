@@ -168,12 +168,7 @@ def check(config: DictConfig, typed: Iterable[str]) -> None:
     for key in config:
         if key not in known:
             raise UsageError(f"{key!s}: unknown key; known: {', '.join(known)}")
-    for key, annotation in _TOP_LEVEL.items():
-        try:
-            value = _plain(config[key])
-        except OmegaConfBaseException as error:
-            raise UsageError(str(error).replace("\n", "; ")) from error
-        _typed(config, key, value, annotation)
+    check_keys(config)
     if config.trusted_packages and not any(o.startswith("trusted_packages=") for o in typed):
         raise UsageError(
             f"trusted_packages={_plain(config.trusted_packages)} stands in a file; only the "
@@ -185,6 +180,20 @@ def check(config: DictConfig, typed: Iterable[str]) -> None:
         if not isinstance(config.get(group), DictConfig):
             raise UsageError(f"{group}: the config has no such group; type {group}=OPTION")
         _check_group(group, config)
+
+
+def check_keys(config: DictConfig) -> None:
+    """Check what is no group.
+
+    Raises:
+        UsageError: a type or a value that is not allowed.
+    """
+    for key, annotation in _TOP_LEVEL.items():
+        try:
+            value = _plain(config[key])
+        except OmegaConfBaseException as error:
+            raise UsageError(str(error).replace("\n", "; ")) from error
+        _typed(config, key, value, annotation)
 
 
 def _plain(value: Any) -> Any:

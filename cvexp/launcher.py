@@ -22,22 +22,13 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, open_dict
 
 from cvexp import signals
-from cvexp.config import UsageError
+from cvexp.config import UsageError, check_keys
 from cvexp.console import log
 from cvexp.design import keep
 from cvexp.plan import Cell, plan
 from cvexp.record_file import now, read_record, write_record
 from cvexp.sweep import Outcome, Progress, outcomes
 
-IMPORTS = [
-    "cvexp.run",
-    "cvexp.model",
-    "cvexp.launcher",
-    "hydra._internal.callbacks",
-    "sklearn.datasets",
-    "timm",
-    "torch.utils.tensorboard",
-]
 LOCK_S = 60.0  # that a job waits for a directory: one of a sweep that was killed may yet be ending
 
 
@@ -45,7 +36,7 @@ def start_server() -> None:
     """Let the server begin its imports."""
     from multiprocessing import forkserver
 
-    multiprocessing.set_forkserver_preload(IMPORTS)
+    multiprocessing.set_forkserver_preload(["cvexp.server"])
     forkserver.ensure_running()
 
 
@@ -65,6 +56,7 @@ def launch(
     """
     if not (jobs == "auto" or (isinstance(jobs, int) and jobs > 0)):
         raise UsageError(f"hydra.launcher.jobs={jobs}: type auto, or how many at a time")
+    check_keys(config)
     cells = plan(Path(config.hydra.sweep.dir), configs, first_number)
     if config.dry_run:
         ended = _check(cells)
@@ -273,6 +265,8 @@ def _begin(
     os.environ.update(environment)  # the server may be of an earlier sweep
     multiprocessing.set_start_method(None, force=True)  # workers are forked, as ever
     os.setpgid(0, 0)  # the sweep passes a terminal's Ctrl-C on
+    for number in signals.ASKING:  # the server ignores them
+        signal.signal(number, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -348,8 +342,6 @@ def _run(connection: Connection, work: _Work) -> None:
             outcome = outcomes[-1]
         except signals.Interrupted as stop:
             outcome = Outcome(directory, "interrupted", str(stop), stop.code)
-        except SystemExit as stop:
-            outcome = Outcome(directory, "failed", f"it exited with code {stop.code}", 1)
         faulthandler.disable()
     trace.unlink()
     connection.send(outcome)

@@ -106,7 +106,8 @@ def open_record(
 
 def reason(error: Exception) -> str:
     """Return why a run failed, with what people search for first."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    host = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    if host or isinstance(error, torch.OutOfMemoryError | MemoryError):
         return f"out of memory: {error}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"disk full: {error}"

@@ -61,9 +61,12 @@ def main(config: DictConfig, began: float) -> None:
         try:
             with record.open_record(run_dir, set_by_hand, earlier) as run:
                 _keep_config(run_dir / ".hydra", config, hydra, typed)
-                _execute(config, typed, run, began, going_on)
-        except SystemExit as stop:  # what Lightning makes of Ctrl-C
-            raise KeyboardInterrupt from stop
+                try:
+                    _execute(config, typed, run, began, going_on)
+                except SystemExit as stop:
+                    if isinstance(stop.__context__, KeyboardInterrupt):  # as Lightning ends it
+                        raise KeyboardInterrupt from stop
+                    raise RuntimeError(f"it exited with code {stop.code}") from stop
         except signals.Interrupted as stop:
             signals.requeue(stop)
             raise

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cvexp import cli
+from cvexp import cli, signals
 from cvexp.data import Data, digits
 from cvexp.data.images import Split
 from cvexp.data.store import Form, Pixels
@@ -131,7 +131,7 @@ def in_child(
         die: module, name of a function in it, n: the n-th call of that ends in the signal.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["cvexp.run", "timm", "cvexp.model"])
+    context.set_forkserver_preload(["cvexp.server"])
     process = context.Process(target=_child, args=(folder, arguments, die, signal, environment))
     process.start()
     process.join()
@@ -148,6 +148,8 @@ def _child(
 ) -> None:
     os.environ.update(environment or {})
     multiprocessing.set_start_method(None, force=True)  # workers are forked, as ever
+    for asking in signals.ASKING:  # the server ignores them
+        signals.signal.signal(asking, signals.signal.SIG_DFL)
     os.chdir(folder)
     null = os.open(folder / f"output-{os.getpid()}.txt", os.O_WRONLY | os.O_CREAT)
     os.dup2(null, 1)
