@@ -104,7 +104,7 @@ def _hydra(verb: str, arguments: list[str]) -> int:
     from omegaconf.errors import OmegaConfBaseException
 
     from cvexp.sweep import outcomes
-    from hydra_plugins.cvexp import Grid, Isolated
+    from hydra_plugins.cvexp import Grid, Isolated, Optuna
 
     config.register_resolvers()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints errors in its own words and exits 1
@@ -127,7 +127,7 @@ def _hydra(verb: str, arguments: list[str]) -> int:
 
     sys.argv[1:] = flags + overrides
     outcomes.clear()
-    for plugin in (Isolated, Grid):  # Hydra's own scan does not see an editable install
+    for plugin in (Isolated, Grid, Optuna):  # Hydra's own scan does not see an editable install
         Plugins.instance().register(plugin)
     try:
         app = hydra.main(version_base="1.3", config_path=str(config.CONF), config_name="config")
@@ -140,7 +140,8 @@ def _hydra(verb: str, arguments: list[str]) -> int:
             "type hydra.run.dir=FOLDER, or hydra.sweep.dir=FOLDER for a sweep"
         ) from error
     codes = [outcome.code for outcome in outcomes]
-    return min(max(codes, default=0), 1 if given.multirun else 2)
+    swept = given.multirun or len(codes) > 1
+    return min(max(codes, default=0), 1 if swept else 2)
 
 
 def _check_folders(arguments: list[str]) -> None:
@@ -286,7 +287,7 @@ def _short_names(parsed: list[Any]) -> list[str]:
     key = "hydra.job.config.override_dirname.exclude_keys"
     swept = {o.key_or_group for o in parsed if o.is_sweep_override()}
     same = [o.key_or_group for o in parsed if o.key_or_group not in swept]
-    if key in same or not swept:
+    if key in same or not (swept or "experiment" in same):
         return []
     return [f"{key}=[{','.join(same)}]"]
 

@@ -33,11 +33,17 @@ LOCK_S = 60.0  # that a job waits for a directory: one of a sweep that was kille
 
 
 def start_server() -> None:
-    """Let the server begin its imports."""
+    """Let the server begin its imports, from where this process imports; it would not by itself."""
     from multiprocessing import forkserver
 
     multiprocessing.set_forkserver_preload(["cvexp.server"])
-    forkserver.ensure_running()
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ["PYTHONPATH"]
+        os.environ |= {} if before is None else {"PYTHONPATH": before}
 
 
 def launch(
@@ -262,7 +268,8 @@ def _begin(
     connection: Connection, environment: dict[str, str], function: Callable[..., None], *work: Any
 ) -> None:
     """Set a job's process up: quiet, on its own, and ending with the sweep."""
-    os.environ.update(environment)  # the server may be of an earlier sweep
+    os.environ.clear()  # of the server, which may be of an earlier sweep
+    os.environ.update(environment)
     multiprocessing.set_start_method(None, force=True)  # workers are forked, as ever
     os.setpgid(0, 0)  # the sweep passes a terminal's Ctrl-C on
     for number in signals.ASKING:  # the server ignores them

@@ -91,7 +91,7 @@ def plan(folder: Path, configs: Sequence[DictConfig], first_number: int) -> list
     for cell, other in renamed:
         say("sweep", f"{cell.name}: another config than the run there before: {other}")
     kept = len(held) - sum(key in cells for key in held)
-    if kept:
+    if kept and first_number == 0:  # later trials of a search are new by nature
         others = [path for key, (path, _) in held.items() if key not in cells]
         begins = next((cell for cell in cells.values() if cell.status == "new"), None)
         nearest = begins and min((_other(path, begins.config) for path in others), key=len)

@@ -91,7 +91,7 @@ def open_record(
         raise
     except Diverged as error:
         record.update(diverged=error.where)
-        record.end("diverged", str(error))
+        record.end("diverged", reason(error))
         raise
     except Interrupted as stop:
         record.end("interrupted", str(stop))
@@ -106,6 +106,8 @@ def open_record(
 
 def reason(error: Exception) -> str:
     """Return why a run failed, with what people search for first."""
+    if isinstance(error, Diverged):
+        return str(error)
     host = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
     if host or isinstance(error, torch.OutOfMemoryError | MemoryError):
         return f"out of memory: {error}"

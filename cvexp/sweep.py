@@ -61,7 +61,8 @@ class Progress:
         self._running[cell.number] = (cell.name, time.monotonic(), "")
         self._slots = max(self._slots, len(self._running))
         if not self._live:
-            say("job", f"{cell.number + 1} of {self._total}: {cell.name}{goes_on}")
+            number = self._done + self._failed + len(self._running)
+            say("job", f"{number} of {self._total}: {cell.name}{goes_on}")
 
     def said(self, cell: "Cell", text: str) -> None:
         """Take up what a job says of itself."""

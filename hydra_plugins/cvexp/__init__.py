@@ -52,3 +52,29 @@ class Grid(BasicSweeper):
         typed = [*self._parse_config(), *arguments]
         jobs = design.combinations(typed, self.config.sweep, self.hydra_context.config_loader)
         return [self.launcher.launch(jobs, initial_job_idx=0)]
+
+
+class Optuna(BasicSweeper):
+    """hydra/sweeper=optuna: trials chosen one after another.
+
+    Args:
+        metric: of validation, at a run's last epoch.
+        n_trials: of the study in all.
+        n_jobs: chosen at a time.
+        seed: of the sampler.
+    """
+
+    def __init__(self, metric: str, n_trials: int, n_jobs: int, seed: int, **grid: Any) -> None:
+        super().__init__(**grid)
+        self._asked = (metric, n_trials, n_jobs, seed)
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Ask, launch, tell."""
+        from cvexp import search
+
+        assert self.config is not None
+        assert self.hydra_context is not None
+        assert self.launcher is not None
+        typed = [*self._parse_config(), *arguments]
+        space = search.space(typed, self.hydra_context.config_loader)
+        return search.run(space, self.config, self.launcher.launch, *self._asked)
