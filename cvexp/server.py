@@ -3,18 +3,28 @@
 A signal to all of a sweep's processes must not end it: its jobs would be seen as gone.
 """
 
+import importlib
 import signal
 
 import hydra._internal.callbacks
+import pydantic.type_adapter
 import sklearn.datasets
+import sklearn.metrics
+import sklearn.model_selection
 import timm
 import torch.utils.tensorboard
 
+import cvexp.augmentation.operation
+import cvexp.cli
+import cvexp.debug
+import cvexp.early_stopping
 import cvexp.launcher
 import cvexp.run
+import cvexp.tracker
 from cvexp.signals import ASKING
 
-__all__ = ["cvexp", "hydra", "sklearn", "timm", "torch"]
+__all__ = ["cvexp", "hydra", "pydantic", "sklearn", "timm", "torch"]
 
+importlib.import_module("albumentations")  # after what keeps it from asking the network
 for number in ASKING:
     signal.signal(number, signal.SIG_IGN)
