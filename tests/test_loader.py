@@ -418,7 +418,7 @@ def jpegs(root: Path, *, resize: str = "crop", channels: int = 3) -> Data:
         class_weights="none",
         sampler="uniform",
         cache="none",
-        cache_dir="",
+        cache_dir=str(root.parent / "cache"),
     )
 
 
