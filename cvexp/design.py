@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from cvexp.atomic import write_atomically
-from cvexp.config import UsageError, did_you_mean
+from cvexp.config import UsageError, did_you_mean, unresolved
 
 if TYPE_CHECKING:
     from cvexp.plan import Cell
@@ -94,7 +94,7 @@ def keep(config: DictConfig, cells: Sequence["Cell"]) -> None:
         {
             "directory": cell.name,
             "identity": cell.identity,
-            "overrides": list(cell.config.hydra.overrides.task),
+            "overrides": unresolved(cell.config, "hydra.overrides.task"),
         }
         for cell in cells
     ]

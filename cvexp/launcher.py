@@ -23,12 +23,13 @@ from omegaconf import DictConfig, open_dict
 
 from cvexp import signals
 from cvexp.config import UsageError, check_keys
-from cvexp.console import log
+from cvexp.console import log, say
 from cvexp.design import keep
 from cvexp.plan import Cell, plan
 from cvexp.record_file import now, read_record, write_record
 from cvexp.sweep import Outcome, Progress, outcomes
 
+EXIT_S = 30.0  # that a process may take to end once its job has
 LOCK_S = 60.0  # that a job waits for a directory: one of a sweep that was killed may yet be ending
 
 
@@ -37,13 +38,15 @@ def start_server() -> None:
     from multiprocessing import forkserver
 
     multiprocessing.set_forkserver_preload(["cvexp.server"])
-    before = os.environ.get("PYTHONPATH")
+    before = dict(os.environ)
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    # Whoever asks whether there is CUDA must not touch it: a fork of what did could not use it.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     try:
         forkserver.ensure_running()
     finally:
-        del os.environ["PYTHONPATH"]
-        os.environ |= {} if before is None else {"PYTHONPATH": before}
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def launch(
@@ -119,6 +122,8 @@ class _Sweep:
                 self._listen()
                 self._pass_on(told)
         if told:
+            folder = self._cells[0].config.hydra.sweep.dir
+            say("interrupted", f"python -m cvexp resume {folder} goes on")
             raise signals.Interrupted(told[0])
         left = [cell for cell in self._cells if cell.number not in self._ended]
         for cell in left:  # sweep.on_error=stop
@@ -131,8 +136,7 @@ class _Sweep:
         slot = min(set(range(self._slots)) - {job.slot for job in self._running.values()})
         shares = self._slots > max(len(self._devices), 1)
         device = self._devices[slot % len(self._devices)] if self._devices else None
-        threads = max((os.cpu_count() or 1) // self._slots, 1)
-        work = _Work(cell.config, device, threads, shares)
+        work = _Work(cell.config, device, self._slots, shares)
         process, connection = _process(_run, work)
         self._running[cell.number] = _Job(cell, slot, process, connection)
         self._progress.begun(cell)
@@ -152,7 +156,10 @@ class _Sweep:
                     else:
                         self._progress.said(job.cell, said)
             if outcome is not None or ended:
-                job.process.join()
+                job.process.join(EXIT_S)
+                if job.process.is_alive():  # it said how it ended, and hangs
+                    job.process.kill()
+                    job.process.join()
                 self._end(job, outcome or _died(job))
         self._progress.show(len(self._waiting))
 
@@ -193,6 +200,9 @@ def _died(job: _Job) -> Outcome:
         reason = f"killed by {name}" + " (out of memory?)" * (name == "SIGKILL")
     else:
         reason = f"its process ended with exit code {code}"
+    trace = directory / "crash.txt"
+    if trace.exists() and not trace.stat().st_size:
+        trace.unlink()
     with suppress(UsageError):
         record = read_record(directory)
         if record is not None and record["status"] == "running":
@@ -221,7 +231,10 @@ def _check(cells: Sequence[Cell]) -> list[Outcome]:
     for cell in cells:
         outcome = Outcome(cell.directory, cell.status, cell.reason, 0)
         if not cell.is_done:
-            outcome = _call(_dry, _Work(cell.config, None, os.cpu_count() or 1, False), outcome)
+            try:
+                outcome = _call(_dry, _Work(cell.config, None), outcome)
+            except RuntimeError as error:
+                outcome = outcome._replace(status="refused", reason=str(error), code=1)
         found.append(outcome)
     show_plan(cells, found)
     return found
@@ -235,13 +248,14 @@ class _Work(NamedTuple):
 
     Args:
         device: the only one that CUDA shows it; None for whatever there is.
+        slots: jobs at a time, among which threads are divided.
         shares: with other jobs, so that its times mean less.
     """
 
     config: DictConfig
     device: str | None
-    threads: int
-    shares: bool
+    slots: int = 1
+    shares: bool = False
 
 
 def _process(function: Callable[..., None], *work: Any) -> tuple[Any, Connection]:
@@ -313,9 +327,8 @@ def _settle(work: _Work) -> None:
 
     if work.device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = work.device
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(work.threads)
-    torch.set_num_threads(work.threads)
+    if work.slots > 1:
+        torch.set_num_threads(max(torch.get_num_threads() // work.slots, 1))
     meter.contended, record.LOCK_S = work.shares, LOCK_S
     config.register_resolvers()
     setup_globals()

@@ -94,7 +94,7 @@ def plan(folder: Path, configs: Sequence[DictConfig], first_number: int) -> list
     if kept and first_number == 0:  # later trials of a search are new by nature
         others = [path for key, (path, _) in held.items() if key not in cells]
         begins = next((cell for cell in cells.values() if cell.status == "new"), None)
-        nearest = begins and min((_other(path, begins.config) for path in others), key=len)
+        nearest = begins and min((_other(path, begins.config) for path in others[:20]), key=len)
         of = f"of other configs ({nearest})" if nearest else "that this grid does not have"
         say("sweep", f"{folder} holds {kept} more runs, {of}; they are left alone")
     if len(cells) < len(configs):

@@ -25,11 +25,12 @@ def command(arguments: Sequence[str]) -> list[str]:
         UsageError: nothing there to go on with.
     """
     typed = [text for text in arguments if not text.startswith("-")]
-    folders = [text for text in typed if "=" not in text or Path(text).is_dir()]
-    rest = [text for text in arguments if text not in folders]
-    if len(folders) != 1:
-        raise UsageError("resume takes one folder: type resume RUN, or resume SWEEP")
-    folder = Path(folders[0])
+    named = [text for text in typed if "=" not in text or Path(text).is_dir()]
+    if not named:
+        raise UsageError("resume takes a folder: type resume RUN, or resume SWEEP")
+    rest = list(arguments)
+    rest.remove(named[0])
+    folder = Path(named[0])
     run, sweep = folder / ".hydra" / "overrides.yaml", folder / "multirun.yaml"
     if run.is_file():
         return [*_overrides(run, ()), *rest, f"hydra.run.dir={_quoted(folder)}"]

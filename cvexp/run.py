@@ -60,7 +60,8 @@ def main(config: DictConfig, began: float) -> None:
             _keep_config(run_dir / ".hydra", config, hydra, typed)
         try:
             with record.open_record(run_dir, set_by_hand, earlier) as run:
-                _keep_config(run_dir / ".hydra", config, hydra, typed)
+                if earlier is not None:
+                    _keep_config(run_dir / ".hydra", config, hydra, typed)
                 try:
                     _execute(config, typed, run, began, going_on)
                 except SystemExit as stop:
@@ -68,6 +69,7 @@ def main(config: DictConfig, began: float) -> None:
                         raise KeyboardInterrupt from stop
                     raise RuntimeError(f"it exited with code {stop.code}") from stop
         except signals.Interrupted as stop:
+            stage("interrupted", f"python -m cvexp resume {os.path.relpath(run_dir)} goes on")
             signals.requeue(stop)
             raise
 

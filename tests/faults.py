@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ def faulty(*, fault: str, once: str | None, label_smoothing: float) -> Loss:
             raise ZeroDivisionError("of the job's own")
         if fault == "memory":
             torch.empty(10**15)
+        if fault.startswith("tell"):  # which accelerator this job has
+            Path(f"{fault}.txt").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "none"))
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if fault == "exit":

@@ -128,6 +128,29 @@ def test_a_signal_keeps_what_there_is_and_the_run_goes_on(
     assert_same(outcome(tmp_path), uninterrupted["gradual"])
 
 
+def test_a_checkpoint_may_come_by_the_clock(tmp_path: Path) -> None:
+    command = [*recipe("gradual"), "checkpoint.every_steps=null", "checkpoint.every_s=1e-9"]
+    assert in_child(tmp_path, *command, die=(*BATCH, 5)) == -9
+    last = read_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")
+    assert last["progress"]["counts"]["steps"] == 2  # the third is being made
+
+
+def test_options_of_ones_own_go_on_where_they_are_typed_again(
+    cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    option = tmp_path / "mine" / "ema" / "slow.yaml"
+    option.parent.mkdir(parents=True)
+    option.write_text("_target_: cvexp.ema.weights\ndecay: 0.5\n")
+    folder = f"--config-dir={tmp_path / 'mine'}"
+    quick = [*TOY, "ema=slow", "trainer.limit_train_batches=2", "hydra.run.dir=run"]
+    assert cvexp(folder, *quick).code == 0
+    refused = cvexp("resume", "run", "trainer.max_epochs=2")
+    assert refused.code == 2
+    assert "ema=slow: no such option" in refused.err
+    longer = cvexp("resume", "run", "trainer.max_epochs=2", "--config-dir", "mine")
+    assert longer.code == 0, longer.err
+
+
 @pytest.mark.parametrize("loader", ["device", "dali"])
 def test_every_loader_goes_on_within_an_epoch(loader: str, tmp_path: Path) -> None:
     command = [*recipe("gradual"), f"loader={loader}", "augmentation=strong"]
@@ -317,8 +340,8 @@ def test_a_strangers_directory_runs_no_code(cvexp: Callable[..., Outcome], tmp_p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["resume"], "resume takes one folder"),
-        (["resume", "a", "b"], "resume takes one folder"),
+        (["resume"], "resume takes a folder"),
+        (["resume", "seed=1"], "resume takes a folder"),
         (["resume", "nowhere"], "no run and no sweep to go on with"),
     ],
 )
