@@ -31,6 +31,11 @@ RECIPES = {
         "optimizer.lr=0.05 loader.num_workers=2 checkpoint.every_steps=3 "
         "trainer.limit_train_batches=8 trainer.max_epochs=4"
     ),
+    # early stopping after two of its epochs
+    "stopped": (
+        "early_stopping=plateau early_stopping.min_delta=1.0 trainer.max_epochs=9 "
+        "early_stopping.patience_validations=1 trainer.limit_train_batches=3"
+    ),
 }
 
 
@@ -81,6 +86,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[st
         ("plateau", [(*BATCH, 7), (*BATCH, 11)]),
         ("plateau", [("cvexp.module", "Classifier.on_validation_epoch_end", 3)]),
         ("plateau", [("cvexp.checkpoint", "LastAndBest.on_train_epoch_end", 4)]),
+        ("stopped", [("cvexp.module", "Classifier.on_test_epoch_end", 1)]),
     ],
 )
 def test_a_killed_run_ends_as_one_that_was_not(
@@ -126,6 +132,26 @@ def test_a_signal_keeps_what_there_is_and_the_run_goes_on(
     assert last.exists() == (where[1] != "check_limits")
     assert in_child(tmp_path, *recipe("gradual")) == 0  # the same command again
     assert_same(outcome(tmp_path), uninterrupted["gradual"])
+
+
+def test_a_signal_to_all_processes_leaves_the_workers_to_the_run(tmp_path: Path) -> None:
+    """As a scheduler sends it: a worker that ended at once would fail the step."""
+    command = [*TOY, "loader.num_workers=2", "trainer.max_epochs=1000", "hydra.run.dir=run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cvexp", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    while not (tmp_path / "run" / "checkpoints" / "last.ckpt.sha256").exists():
+        assert process.poll() is None
+        os.sched_yield()
+    os.killpg(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (143, b"interrupted\n")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
 
 
 def test_a_checkpoint_may_come_by_the_clock(tmp_path: Path) -> None:
