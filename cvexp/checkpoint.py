@@ -109,6 +109,8 @@ def newest(directory: Path) -> Found | None:
             continue
         try:
             checkpoint = read_checkpoint(path)
+            if not isinstance(checkpoint, dict) or "resume" not in checkpoint:
+                raise UsageError(f"{path}: no checkpoint that this cvexp can go on from")
         except UsageError as error:
             warn(f"{error}; the one before is tried")
             continue

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cvexp.checkpoint import read_checkpoint
+from cvexp.checkpoint import AtomicCheckpointIO, read_checkpoint
 from tests.conftest import ROOT, TOY, Outcome, in_child
 from tests.test_loop import assert_same
 
@@ -361,6 +361,22 @@ def test_a_strangers_directory_runs_no_code(cvexp: Callable[..., Outcome], tmp_p
     overrides.write_text("- {a: [\n")
     assert cvexp("resume", "run").code == 2
     assert not written.exists()
+
+
+def test_a_checkpoint_of_something_else_is_passed_over(
+    cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """Also one that holds code: a sha256 that fits says only that it is what was written."""
+    quick = [*TOY, "trainer.limit_train_batches=2", "tracker=none", "hydra.run.dir=run"]
+    assert in_child(tmp_path, *quick, die=("cvexp.module", "Classifier.on_test_epoch_end", 1)) == -9
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    for content in ({"state_dict": {}}, {"run": print}):
+        AtomicCheckpointIO().save_checkpoint(content, last)
+        outcome = cvexp("resume", "run")
+        assert outcome.code == 0, outcome.err
+        assert "last.ckpt: no" in outcome.out
+        record = tmp_path / "run" / "run.json"
+        record.write_text(record.read_text().replace('"completed"', '"failed"'))
 
 
 @pytest.mark.parametrize(
