@@ -223,7 +223,7 @@ def test_a_sweep_that_is_killed_again_and_again_does_each_cell_once(tmp_path: Pa
     """At random moments, set-up included; each time the same command goes on."""
     moments = random.Random(0)
     command = ["-m", *SMALL, *LONG, "sweep=s"]
-    for _ in range(int(os.environ.get("CVEXP_KILLS", "3"))):
+    for _ in range(int(os.environ.get("CVEXP_KILLS", "2"))):
         process = begun(tmp_path, *command)
         try:
             process.communicate(timeout=moments.uniform(6, 11))
