@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,6 +117,13 @@ def photograph(size: int = 40) -> np.ndarray:
     y, x = np.mgrid[0:size, 0:size] / size
     waves = [np.sin(7 * x + 3 * y), np.cos(5 * y - 2 * x), np.sin(9 * x * y)]
     return np.stack([127 + 100 * wave for wave in waves], axis=-1).astype(np.uint8)
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[Any]) -> None:
+    """Wait for what a process will bring about; waiting busily would take one of its two cores."""
+    while not condition():
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.01)
 
 
 def in_child(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cvexp.checkpoint import AtomicCheckpointIO, read_checkpoint
-from tests.conftest import ROOT, TOY, Outcome, in_child
+from tests.conftest import ROOT, TOY, Outcome, in_child, until
 from tests.test_loop import assert_same
 
 BATCH = ("cvexp.module", "Classifier.on_train_batch_end")
@@ -145,9 +145,7 @@ def test_a_signal_to_all_processes_leaves_the_workers_to_the_run(tmp_path: Path)
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    while not (tmp_path / "run" / "checkpoints" / "last.ckpt.sha256").exists():
-        assert process.poll() is None
-        os.sched_yield()
+    until((tmp_path / "run" / "checkpoints" / "last.ckpt.sha256").exists, process)
     os.killpg(process.pid, signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (143, b"interrupted\n")

@@ -124,13 +124,13 @@ def test_a_sweep_goes_on_after_a_failure_and_tables_every_job(
     }
 
 
-def test_a_refused_job_is_not_shown_as_the_run_that_is_there(cvexp: Callable[..., Outcome]) -> None:
+def test_a_job_that_is_there_already_is_shown_and_not_run(cvexp: Callable[..., Outcome]) -> None:
     quick = ["-m", *TOY, "trainer.fast_dev_run=true", "hydra.sweep.dir=s"]
     assert cvexp(*quick, "seed=0,1").code == 0
     again = cvexp(*quick, "seed=1,2")
-    assert again.code == 1
-    assert "1 of 2 completed" in again.out
-    assert "already holds a run" in again.out
+    assert again.code == 0
+    assert "1 of 2 jobs are done and left as they are" in again.out
+    assert "2 of 2 completed" in again.out
 
 
 def test_the_three_way_sweep_completes(cvexp: Callable[..., Outcome], tmp_path: Path) -> None:

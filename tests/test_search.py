@@ -1,14 +1,13 @@
 """A search chooses by validation, and its study survives a kill."""
 
 import json
-import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Outcome
+from tests.conftest import Outcome, until
 from tests.test_sweep import SMALL, begun, records
 
 SEARCH = [
@@ -26,9 +25,7 @@ def test_a_search_that_was_killed_goes_on_with_its_study(
 ) -> None:
     folder = tmp_path / "multirun" / "s"
     process = begun(tmp_path, *SMALL, *SEARCH, "hydra.sweeper.n_trials=3")
-    while len(list(folder.glob("*/metrics.jsonl"))) < 2:  # the second trial has begun
-        assert process.poll() is None
-        os.sched_yield()
+    until(lambda: len(list(folder.glob("*/metrics.jsonl"))) > 1, process)  # the second trial
     process.kill()
     process.communicate()
     outcome = cvexp(*SMALL, *SEARCH, "hydra.sweeper.n_trials=3")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cvexp.status import age, find
-from tests.conftest import ROOT, TOY, Outcome, command
+from tests.conftest import ROOT, TOY, Outcome, command, until
 
 LONG = ["trainer.max_epochs=1000", "trainer.limit_train_batches=2", "tracker=none"]
 
@@ -27,9 +27,7 @@ def start(folder: Path, name: str) -> subprocess.Popen[str]:
         text=True,
     )
     metrics = folder / "multirun" / name / "metrics.jsonl"
-    while not metrics.exists() or not metrics.read_text().count("val/loss"):
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        os.sched_yield()
+    until(lambda: metrics.exists() and "val/loss" in metrics.read_text(), process)
     return process
 
 

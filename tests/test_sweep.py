@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, TOY, Outcome
+from tests.conftest import ROOT, TOY, Outcome, until
 
 SMALL = [*TOY, "tracker=none", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
 
@@ -252,9 +252,7 @@ def test_a_signal_to_a_sweep_keeps_its_jobs_and_it_goes_on(
     """SIGTERM, then `resume SWEEP`, also once it was moved."""
     process = begun(tmp_path, "-m", *SMALL, *LONG, "trainer.max_epochs=2000", "sweep=s")
     metrics = tmp_path / "multirun" / "s" / "freeze-last_seed-0" / "metrics.jsonl"
-    while not metrics.exists():
-        assert process.poll() is None
-        os.sched_yield()
+    until(metrics.exists, process)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 143

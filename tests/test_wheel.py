@@ -16,7 +16,7 @@ def test_wheel_holds_every_module_and_option(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     source = tmp_path / "source"  # setuptools leaves its build folder beside the sources
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "cvexp", "conf"):
+    for name in ("pyproject.toml", "README.md", "cvexp", "conf", "hydra_plugins"):
         (source / name).symlink_to(ROOT / name)
     build = [
         "wheel",
@@ -36,6 +36,7 @@ def test_wheel_holds_every_module_and_option(tmp_path: Path) -> None:
     for folder, inside in (
         (ROOT / "conf", site / "cvexp" / "conf"),
         (ROOT / "cvexp", site / "cvexp"),
+        (ROOT / "hydra_plugins", site / "hydra_plugins"),
     ):
         for path in [*folder.rglob("*.yaml"), *folder.rglob("*.py")]:
             assert (inside / path.relative_to(folder)).read_bytes() == path.read_bytes()
