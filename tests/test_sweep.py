@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cvexp.record import lock
 from tests.conftest import ROOT, TOY, Outcome, until
 
 SMALL = [*TOY, "tracker=none", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
@@ -212,6 +213,7 @@ def begun(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -246,20 +248,29 @@ def test_a_sweep_that_is_killed_again_and_again_does_each_cell_once(tmp_path: Pa
         assert text.count('"train/accuracy"') == 3
 
 
-def test_a_signal_to_a_sweep_keeps_its_jobs_and_it_goes_on(
-    tmp_path: Path, cvexp: Callable[..., Outcome]
+@pytest.mark.parametrize("how", ["sweep", "all", "kill"])
+def test_what_ends_a_sweep_keeps_its_jobs(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGTERM, then `resume SWEEP`, also once it was moved."""
+    """SIGTERM to it, or to all of its processes, or a kill: a job keeps what it has, and ends."""
+    monkeypatch.setattr("cvexp.record.LOCK_S", 60.0)
     process = begun(tmp_path, "-m", *SMALL, *LONG, "trainer.max_epochs=2000", "sweep=s")
-    metrics = tmp_path / "multirun" / "s" / "freeze-last_seed-0" / "metrics.jsonl"
-    until(metrics.exists, process)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert err == "interrupted\n"
-    (record,) = records(tmp_path / "multirun" / "s").values()
-    assert (record["status"], record["reason"]) == ("interrupted", "SIGTERM")
-    assert (metrics.parent / "checkpoints" / "last.ckpt").exists()
+    run_dir = tmp_path / "multirun" / "s" / "freeze-last_seed-0"
+    until((run_dir / "metrics.jsonl").exists, process)
+    if how == "all":
+        os.killpg(process.pid, signal.SIGTERM)
+    else:
+        process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    if how == "kill":
+        with lock(run_dir):  # which it waits for
+            pass
+    else:
+        assert (process.returncode, err) == (143, "interrupted\n")
+        assert "python -m cvexp resume multirun/s goes on" in out
+    (found,) = records(tmp_path / "multirun" / "s").values()
+    assert (found["status"], found["reason"]) == ("interrupted", "SIGTERM")
+    assert (run_dir / "checkpoints" / "last.ckpt").exists()
 
 
 def test_a_sweep_goes_on_where_it_was_cut(
