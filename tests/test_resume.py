@@ -214,7 +214,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     # A crash of the next run must not leave the damaged one alone.
     link = ("cvexp.checkpoint", "link_checkpoint", 1)
     assert in_child(tmp_path, "resume", "run", die=link) == -9
-    assert newest(folder) is not None
+    sound = newest(folder)
+    assert sound is not None
+    assert sound.name == "last.ckpt"
     (folder / "last.ckpt").write_bytes(content)
     assert in_child(tmp_path, "resume", "run") == 0
     log = (tmp_path / "run" / "cvexp.log").read_text()
@@ -314,8 +316,9 @@ def test_tensorboard_shows_no_step_twice(tmp_path: Path) -> None:
     events.Reload()
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
     lines = [json.loads(text) for text in metrics.splitlines()]
-    steps = [line["step"] for line in lines if "lr" in line]
-    assert [event.step for event in events.Scalars("lr")] == steps
+    for tag in ("lr", "val/accuracy"):
+        steps = [line["step"] for line in lines if tag in line]
+        assert [event.step for event in events.Scalars(tag)] == steps
 
 
 def test_a_full_disk_ends_the_run_and_leaves_its_checkpoint(tmp_path: Path) -> None:

@@ -267,6 +267,7 @@ def test_what_ends_a_sweep_keeps_its_jobs(
             pass
     else:
         assert (process.returncode, err) == (143, "interrupted\n")
+        assert "freeze-last_seed-0 interrupted: SIGTERM" in out
         assert "python -m cvexp resume multirun/s goes on" in out
     (found,) = records(tmp_path / "multirun" / "s").values()
     assert (found["status"], found["reason"]) == ("interrupted", "SIGTERM")
