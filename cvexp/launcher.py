@@ -363,8 +363,8 @@ def _run(connection: Connection, work: _Work) -> None:
         except signals.Interrupted as stop:
             outcome = Outcome(directory, "interrupted", str(stop), stop.code)
         faulthandler.disable()
-    trace.unlink()
     connection.send(outcome)
+    trace.unlink(missing_ok=True)
 
 
 class _Teller(logging.Handler):

@@ -4,18 +4,26 @@ A run goes on if its config, as composed now, defines the same result as the one
 for more epochs.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cvexp.config import NO_PART_OF_IDENTITY, UsageError
+from cvexp.record_file import read_record
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 EXTENDS = "trainer.max_epochs"
 # What Hydra itself may be told again; whatever else a stranger's directory says to it is left out.
-HYDRAS = ("hydra/launcher=", "hydra/sweeper=", "hydra.launcher.jobs=", "hydra.sweeper.n_")
+HYDRAS = (
+    r"hydra/launcher=(isolated|basic)|hydra/sweeper=(grid|optuna|basic)|"
+    r"hydra\.launcher\.jobs=(auto|\d+)|hydra\.sweeper\.(n_trials|n_jobs|seed)=\d+|"
+    r"hydra\.sweeper\.metric=val/\w+"
+)
+# No flag, no package, no path: a key of ours with a value, or one that is left out.
+PLAIN = r"(\+{1,2}|~)?(?!hydra|trusted_packages|sweep=)[A-Za-z_][\w.]*(=.*)?"
 
 
 def command(arguments: Sequence[str]) -> list[str]:
@@ -57,15 +65,10 @@ def _overrides(path: Path, keys: Sequence[str]) -> list[str]:
         for key in keys:
             node = node[key]
         groups = node.values() if isinstance(node, dict) else [node]
-        typed = [str(text) for group in groups for text in group]
+        typed = [text for group in groups for text in group if isinstance(text, str)]
     except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{path} cannot be read: {error}".replace("\n", " ")) from error
-    return [
-        text
-        for text in typed
-        if text.startswith(HYDRAS)
-        or not text.lstrip("+~").startswith(("hydra", "trusted_packages", "sweep="))
-    ]
+    return [text for text in typed if re.fullmatch(f"{HYDRAS}|{PLAIN}", text, re.DOTALL)]
 
 
 def extension(run_dir: Path, config: "DictConfig") -> tuple[int, int] | None:
@@ -81,6 +84,7 @@ def extension(run_dir: Path, config: "DictConfig") -> tuple[int, int] | None:
     path = run_dir / ".hydra" / "config.yaml"
     try:
         kept = OmegaConf.load(path)
+        known = (read_record(run_dir) or {}).get("identity") or identity(kept)  # type: ignore[arg-type]  # a config file is a mapping
     except Exception as error:  # a stranger's file
         raise UsageError(f"{path} cannot be read: {error}".replace("\n", " ")) from error
     changed = differences(OmegaConf.to_container(kept), OmegaConf.to_container(config))
@@ -94,7 +98,7 @@ def extension(run_dir: Path, config: "DictConfig") -> tuple[int, int] | None:
             "it, or choose another folder"
         )
     if epochs is None:
-        if identity(kept) != identity(config):  # type: ignore[arg-type]  # a config file is a mapping
+        if known != identity(config):
             raise UsageError(f"{run_dir}: what its ${{...}} stand for has changed since it began")
         return None
     old, new = epochs

@@ -143,12 +143,16 @@ def _go_on(run: record.Record, going_on: _Resumed, checkpoints: LastAndBest) -> 
 def _keep_config(folder: Path, config: DictConfig, hydra: Any, typed: list[str]) -> None:
     """Write what Hydra writes, unresolved, now that the directory is known to be this run's."""
     folder.mkdir(exist_ok=True)
-    OmegaConf.save(config, folder / "config.yaml")
-    OmegaConf.save(OmegaConf.create(typed), folder / "overrides.yaml")
+    _save(config, folder / "config.yaml")
+    _save(OmegaConf.create(typed), folder / "overrides.yaml")
     plain = OmegaConf.create({"hydra": hydra})
     with read_write(plain.hydra), open_dict(plain.hydra):
         del plain.hydra.runtime  # absolute paths, which a run that moves would belie
-    OmegaConf.save(plain, folder / "hydra.yaml")
+    _save(plain, folder / "hydra.yaml")
+
+
+def _save(node: Any, path: Path) -> None:
+    write_atomically(path, OmegaConf.to_yaml(node).encode("utf-8", "surrogateescape"))
 
 
 def _execute(

@@ -110,7 +110,12 @@ def run(
     # Else a search that goes on would draw what it drew when it began.
     study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials))
     state = optuna.trial.TrialState
-    cut = [trial.number for trial in study.get_trials(states=[state.RUNNING])]
+    cut = []
+    for trial in study.get_trials(states=[state.RUNNING]):
+        if "overrides" in trial.user_attrs:
+            cut.append(trial.number)
+        else:  # cut before it was chosen
+            study.tell(trial.number, state=state.FAIL)
     returned: list[Any] = []
     while cut or len(study.trials) < n_trials:
         numbers = [cut.pop(0)] if cut else []

@@ -358,10 +358,17 @@ def test_a_strangers_directory_runs_no_code(cvexp: Callable[..., Outcome], tmp_p
     record = tmp_path / "run" / "run.json"
     record.write_text(record.read_text().replace('"completed"', '"failed"'))
     plain = overrides.read_text()
+    (tmp_path / "run" / "evil.yaml").write_text(
+        f"# @package _global_\nhydra: {{callbacks: {{x: {call}}}}}"
+    )
     for evil in (
         f"+hydra.callbacks.x={call}",
         "trusted_packages=[pathlib]",
         f"hydra.sweeper={call}",
+        f"--experimental-rerun={written}",
+        f"--config-dir={tmp_path / 'run'}",
+        f"hydra/launcher=../../../../../..{tmp_path / 'run'}/evil",
+        "optimizer@hydra.callbacks=adamw",
     ):
         overrides.write_text(f"{plain}- '{evil}'\n")
         assert cvexp("resume", "run").code == 0
