@@ -348,7 +348,8 @@ def _run(connection: Connection, work: _Work) -> None:
     directory = Path(hydra.sweep.dir) / hydra.sweep.subdir
     directory.mkdir(parents=True, exist_ok=True)
     trace = directory / "crash.txt"
-    with trace.open("w") as file:
+    trace.unlink(missing_ok=True)
+    with trace.open("x") as file:
         faulthandler.enable(file)
         context = HydraContext(config_loader=None, callbacks=Callbacks(work.config))  # type: ignore[arg-type]  # no job composes
         try:

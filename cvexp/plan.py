@@ -113,6 +113,8 @@ def _identity(config: Any) -> str | None:
 def _held(folder: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
     """Return identity, directory and record of the runs in a sweep's folder."""
     for path in sorted(folder.glob("*/run.json")):
+        if path.parent.is_symlink():
+            continue
         record = read_record(path.parent) or {}
         key = record.get("identity")
         with suppress(Exception):  # one that was refused, or cut before it had any

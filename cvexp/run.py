@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from cvexp import features, record, signals
 from cvexp.atomic import write_atomically
 from cvexp.checkpoint import AtomicCheckpointIO, Found, LastAndBest, newest, read_checkpoint
-from cvexp.config import build, check, factors, identity, kind, unresolved
+from cvexp.config import UsageError, build, check, factors, identity, kind, unresolved
 from cvexp.console import config_tree, counts_table, quieten_lightning, run_table, show, stage, warn
 from cvexp.freeze import Caching
 from cvexp.loader import Loaders
@@ -49,6 +49,7 @@ def main(config: DictConfig, began: float) -> None:
         _dry(config, typed, run_dir)
         return
     set_by_hand = factors(config, typed, OverridesParser.create())
+    _refuse_links(run_dir)
     with signals.handled(), record.lock(run_dir):
         earlier = read_record(run_dir)
         going_on = _Resumed() if earlier is None else _resumed(run_dir, config, typed, earlier)
@@ -72,6 +73,17 @@ def main(config: DictConfig, began: float) -> None:
             stage("interrupted", f"python -m cvexp resume {os.path.relpath(run_dir)} goes on")
             signals.requeue(stop)
             raise
+
+
+def _refuse_links(run_dir: Path) -> None:
+    """Write through no link that whoever made a directory left in it.
+
+    Raises:
+        UsageError: there is one.
+    """
+    inside = [*run_dir.iterdir(), *run_dir.glob("checkpoints/*"), *run_dir.glob(".hydra/*")]
+    if links := [path for path in inside if path.is_symlink()]:
+        raise UsageError(f"{links[0]} is a link, through which a run would write; remove it")
 
 
 def _dry(config: DictConfig, typed: list[str], run_dir: Path) -> None:
@@ -120,7 +132,8 @@ def _go_on(run: record.Record, going_on: _Resumed, checkpoints: LastAndBest) -> 
     steps = found.checkpoint["progress"]["counts"]["steps"] if found else 0
     metrics = run_dir / "metrics.jsonl"
     if metrics.exists():
-        os.truncate(metrics, found.checkpoint["resume"]["metrics_bytes"] if found else 0)
+        kept = int(found.checkpoint["resume"]["metrics_bytes"]) if found else 0
+        os.truncate(metrics, min(max(kept, 0), metrics.stat().st_size))
     where = f"optimizer step {steps} ({found.name})" if found else "the start: no checkpoint"
     stage("resume", f"from {where}")
     if found:

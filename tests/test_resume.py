@@ -380,6 +380,21 @@ def test_a_strangers_directory_runs_no_code(cvexp: Callable[..., Outcome], tmp_p
     assert not written.exists()
 
 
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "cvexp.log", ".hydra/config.yaml"])
+def test_a_strangers_link_is_not_written_through(
+    name: str, cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    assert cvexp(*TOY, "trainer.fast_dev_run=true", "tracker=none", "hydra.run.dir=run").code == 0
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    (tmp_path / "run" / name).symlink_to(mine)
+    refused = cvexp("resume", "run")
+    assert refused.code == 2
+    assert f"{name} is a link" in refused.err
+    assert mine.read_text() == "mine"
+
+
 def test_a_checkpoint_of_something_else_is_passed_over(
     cvexp: Callable[..., Outcome], tmp_path: Path
 ) -> None:
