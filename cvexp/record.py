@@ -88,6 +88,8 @@ def open_record(
             yield record
     except UsageError as error:
         record.end("failed", str(error))
+        if earlier and earlier["status"] == "completed":  # more epochs were asked for, and refused
+            write_record(run_dir, earlier)
         raise
     except Diverged as error:
         record.update(diverged=error.where)

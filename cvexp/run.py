@@ -61,8 +61,6 @@ def main(config: DictConfig, began: float) -> None:
             _keep_config(run_dir / ".hydra", config, hydra, typed)
         try:
             with record.open_record(run_dir, set_by_hand, earlier) as run:
-                if earlier is not None:
-                    _keep_config(run_dir / ".hydra", config, hydra, typed)
                 try:
                     _execute(config, typed, run, began, going_on)
                 except SystemExit as stop:
@@ -186,7 +184,10 @@ def _execute(
     if arguments["fast_dev_run"]:
         checkpoints.directory = None
     checkpoints.check_space(module)
-    found = _go_on(run, going_on, checkpoints) if going_on.goes_on else None
+    found = None
+    if going_on.goes_on:  # from here on nothing is refused any more
+        _keep_config(run_dir / ".hydra", config, HydraConfig.get(), typed)
+        found = _go_on(run, going_on, checkpoints)
     meter = Meter(began)
     steps = run.fields["resumed"][-1]["optimizer_steps"] if going_on.goes_on else None
     trackers = build(config, "tracker", run_dir, steps)

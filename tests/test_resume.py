@@ -349,6 +349,21 @@ def test_a_disk_without_room_is_said_before_the_start(
     assert "epoch 1" not in outcome.out
 
 
+def test_more_epochs_that_are_refused_leave_the_run_complete(
+    cvexp: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = [*TOY, "tracker=none", "trainer.limit_train_batches=2", "hydra.run.dir=run"]
+    assert cvexp(*quick).code == 0
+    before = (tmp_path / "run" / "run.json").read_text()
+    with monkeypatch.context() as full:
+        little = SimpleNamespace(free=10**6)
+        full.setattr("cvexp.checkpoint.shutil.disk_usage", lambda path: little)
+        assert cvexp("resume", "run", "trainer.max_epochs=2").code == 2
+    assert (tmp_path / "run" / "run.json").read_text() == before
+    assert "is complete: nothing to do" in cvexp("resume", "run").out
+    assert cvexp("resume", "run", "trainer.max_epochs=2").code == 0
+
+
 def test_a_strangers_directory_runs_no_code(cvexp: Callable[..., Outcome], tmp_path: Path) -> None:
     """What it typed of Hydra's own, what it trusted, and its config's targets count for nothing."""
     assert cvexp(*TOY, "trainer.fast_dev_run=true", "tracker=none", "hydra.run.dir=run").code == 0
