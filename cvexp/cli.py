@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cvexp import config
 from cvexp.explain import explain
 from cvexp.resume import command
-from cvexp.signals import Interrupted
+from cvexp.signals import Interrupted, requeue
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -71,14 +71,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         _check_folders(arguments)
         if verb == "resume":
-            verb, arguments = "run", command(arguments)
+            flags, given = _flags(arguments)
+            verb, arguments = "run", [*flags, *command(given.overrides)]
         return _hydra(verb, arguments)
     except config.UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, Interrupted) as stop:
         print("interrupted", file=sys.stderr)
-        return stop.code if isinstance(stop, Interrupted) else 130
+        if not isinstance(stop, Interrupted):
+            return 130
+        requeue(stop)  # here, since no job of a sweep comes here
+        return stop.code
 
 
 def help_text(config_dir: Path | None = None) -> str:
@@ -147,7 +151,7 @@ def _hydra(verb: str, arguments: list[str]) -> int:
 def _check_folders(arguments: list[str]) -> None:
     """Refuse a folder of a run or a sweep that would lie outside of its root."""
     for text in arguments:
-        key, _, value = text.partition("=")
+        key, _, value = text.lstrip("+").partition("=")
         if key in ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir"):
             if ".." in Path(value.strip("'\"")).parts:
                 raise config.UsageError(f"{text}: a run stays below its root; leave .. out")
@@ -195,26 +199,31 @@ def _job(verb: str, composed: "DictConfig") -> None:
     from hydra.types import RunMode
 
     from cvexp.console import log, stage
+    from cvexp.secret import Secrets
     from cvexp.sweep import Outcome, outcomes
 
     hydra = HydraConfig.get()
     directory = Path(hydra.runtime.output_dir)
     if hydra.mode == RunMode.MULTIRUN:
-        stage("job", f"{hydra.job.num + 1}: {hydra.job.override_dirname}")
+        composing: Any = HydraConfig.instance().cfg
+        named = config.unresolved(composing, "hydra.job.override_dirname")
+        stage("job", f"{hydra.job.num + 1}: {named}")
     try:
         importlib.import_module(f"cvexp.{verb.replace('-', '_')}").main(composed, began)
         outcomes.append(Outcome(directory, "completed", None, 0))
     except config.UsageError as error:
-        log.error("error: %s", error)
-        outcomes.append(Outcome(directory, "failed", str(error), 2))
+        said = Secrets(composed).hide(str(error))
+        log.error("error: %s", said)
+        outcomes.append(Outcome(directory, "failed", said, 2))
     except Exception as error:
         from cvexp.record import reason
 
-        log.error("%s", reason(error))
+        said = Secrets(composed).hide(reason(error))
+        log.error("%s", said)
         if hydra.mode != RunMode.MULTIRUN:
             traceback.print_exc()
         status = "diverged" if type(error).__name__ == "Diverged" else "failed"
-        outcomes.append(Outcome(directory, status, reason(error), 1))
+        outcomes.append(Outcome(directory, status, said, 1))
 
 
 def _parse(overrides: list[str]) -> list[Any]:
@@ -256,6 +265,7 @@ def _options(config_dir: Path | None) -> dict[str, list[str]]:
 def _check_names(parsed: list[Any], config_dir: Path | None) -> None:
     """Check each override's group or first key, and each option's name, before composing."""
     groups, keys = _options(config_dir), config.keys()
+    own = "" if config_dir else "; for options of your own type --config-dir FOLDER"
     for override in parsed:
         name = override.key_or_group
         first = re.split(r"[./]", name)[0]
@@ -272,8 +282,8 @@ def _check_names(parsed: list[Any], config_dir: Path | None) -> None:
                 if option not in groups[name]:
                     hint = config.did_you_mean(option, groups[name])
                     raise config.UsageError(
-                        f"{name}={option}: no such option{hint}; "
-                        f"{name} takes: {', '.join(groups[name])}"
+                        f"{name}={option}: no such option{hint}; {name} takes: "
+                        f"{', '.join(groups[name])}{own}"
                     )
 
 

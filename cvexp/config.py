@@ -91,7 +91,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def register_resolvers() -> None:
     """Make ${stamp:} and ${job_directory:...} known to OmegaConf."""
     OmegaConf.register_new_resolver("stamp", _stamp, use_cache=True, replace=True)
-    OmegaConf.register_new_resolver("job_directory", job_directory, replace=True)
+    OmegaConf.register_new_resolver("job_directory", _job_directory, replace=True)
 
 
 def _stamp() -> str:
@@ -100,8 +100,18 @@ def _stamp() -> str:
     Under SLURM one that the same command in the same job has again: what is requeued goes on.
     """
     if job := slurm_job():
-        return f"slurm-{job}-{hashlib.sha256(chr(0).join(sys.argv).encode()).hexdigest()[:4]}"
+        step = [
+            job,
+            *(os.environ[key] for key in ("SLURM_STEP_ID", "SLURM_PROCID") if key in os.environ),
+        ]
+        digest = hashlib.sha256(chr(0).join([*sys.argv, *step]).encode()).hexdigest()[:4]
+        return f"slurm-{job}-{digest}"
     return f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{os.urandom(2).hex()}"
+
+
+def _job_directory(*, _root_: DictConfig) -> str:
+    """Return a job's folder by its overrides as they were typed: a secret stays a reference."""
+    return job_directory(str(unresolved(_root_, "hydra.job.override_dirname")))
 
 
 def job_directory(override_dirname: str) -> str:
@@ -283,7 +293,7 @@ def _typed(config: DictConfig, key: str, value: Any, annotation: Any) -> None:
         where = ".".join([key, *(str(part) for part in first["loc"] if part in _parts(value))])
         reason = first["msg"][:1].lower() + first["msg"][1:]
         written = unresolved(config, key)
-        secret = isinstance(written, str) and "${" in written
+        secret = "${" in str(written)
         raise UsageError(
             f"{where}={written if secret else repr(first['input'])}: {reason}"
         ) from None

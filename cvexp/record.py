@@ -1,7 +1,6 @@
-"""run.json, metrics.jsonl and the lock of one run directory (schema 1; add keys, never rename)."""
+"""run.json, metrics.jsonl and the log of one run directory (schema 1; add keys, never rename)."""
 
 import errno
-import fcntl
 import importlib.metadata
 import json
 import logging
@@ -10,7 +9,6 @@ import platform
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,11 +22,11 @@ from cvexp.config import UsageError
 from cvexp.freeze import count_parameters
 from cvexp.module import Classifier
 from cvexp.record_file import now, write_record
+from cvexp.secret import NO_SECRETS, Secrets
 from cvexp.signals import Interrupted
 from cvexp.window import Diverged, dtype_name
 
 SCHEMA = 1
-LOCK_S = 0.5  # that a run waits for a directory in use
 _PACKAGES = (
     "cvexp torch torchvision lightning hydra-core omegaconf timm albumentations numpy pillow "
     "opencv-python-headless scikit-learn"
@@ -43,12 +41,18 @@ class Record:
 
     Args:
         earlier: what it was, where the run goes on.
+        secrets: that no reason may quote.
     """
 
     def __init__(
-        self, run_dir: Path, factors: Mapping[str, Any], earlier: Mapping[str, Any] | None = None
+        self,
+        run_dir: Path,
+        factors: Mapping[str, Any],
+        earlier: Mapping[str, Any] | None,
+        secrets: Secrets,
     ) -> None:
         self.run_dir = run_dir
+        self._secrets = secrets
         self.path = run_dir / "run.json"
         before = earlier or {}
         self.fields: dict[str, Any] = {
@@ -69,22 +73,27 @@ class Record:
 
     def end(self, status: str, reason: str | None = None) -> None:
         """Write how the run ended."""
-        self.update(status=status, reason=reason, ended=now())
+        said = None if reason is None else self._secrets.hide(reason)
+        self.update(status=status, reason=said, ended=now())
 
 
 @contextmanager
 def open_record(
-    run_dir: Path, factors: Mapping[str, Any], earlier: Mapping[str, Any] | None = None
+    run_dir: Path,
+    factors: Mapping[str, Any],
+    earlier: Mapping[str, Any] | None = None,
+    secrets: Secrets = NO_SECRETS,
 ) -> Iterator[Record]:
     """Keep a run's record while the body runs, and write how that ended.
 
     Args:
         earlier: the record that the directory holds, where the run goes on.
+        secrets: that neither the record nor the log may quote.
     """
-    record = Record(run_dir, factors, earlier)
+    record = Record(run_dir, factors, earlier, secrets)
     record.update(environment=environment())
     try:
-        with _log_file(run_dir / "cvexp.log"):
+        with _log_file(run_dir / "cvexp.log", secrets):
             yield record
     except UsageError as error:
         record.end("failed", str(error))
@@ -118,11 +127,23 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+class _Hiding(logging.Formatter):
+    """Lines of the log, tracebacks included, without secrets."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one record as text."""
+        return self._secrets.hide(super().format(record))
+
+
 @contextmanager
-def _log_file(path: Path) -> Iterator[None]:
+def _log_file(path: Path, secrets: Secrets) -> Iterator[None]:
     """Log to a file of the run directory, tracebacks included, once the directory is this run's."""
     handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(_Hiding(secrets))
     root = logging.getLogger()
     root.addHandler(handler)
     try:
@@ -136,52 +157,6 @@ def _log_file(path: Path) -> Iterator[None]:
     finally:
         root.removeHandler(handler)
         handler.close()
-
-
-@contextmanager
-def lock(run_dir: Path) -> Iterator[None]:
-    """Hold run_dir/.lock, which names host and process; the kernel frees it with the process.
-
-    Raises:
-        UsageError: another process uses the directory.
-    """
-    until = time.monotonic() + LOCK_S
-    with (run_dir / ".lock").open("a+") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:  # by `status` for a moment, or by another run
-                if time.monotonic() > until:
-                    file.seek(0)
-                    holder = file.read().strip() or "another process"
-                    raise UsageError(
-                        f"hydra.run.dir={run_dir} is in use by {holder}; "
-                        "choose another folder, or leave it out"
-                    ) from error
-                time.sleep(0.02)
-        _locks.add(file.fileno())
-        file.truncate(0)
-        file.write(f"{socket.gethostname()} process {os.getpid()}\n")
-        file.flush()
-        try:
-            yield
-        finally:
-            _locks.discard(file.fileno())
-
-
-_locks: set[int] = set()
-
-
-def _let_go() -> None:
-    """Leave the locks to the parent: a worker that outlives it would hold them."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    for descriptor in _locks:
-        os.dup2(null, descriptor)
-    os.close(null)
-
-
-os.register_at_fork(after_in_child=_let_go)
 
 
 class MetricsLog(Logger):

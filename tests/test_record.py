@@ -11,6 +11,7 @@ import pytest
 
 from cvexp import record
 from cvexp.config import UsageError
+from cvexp.record_file import lock
 from cvexp.window import Diverged, Fault
 from tests.conftest import ROOT, TOY, Outcome
 
@@ -161,8 +162,8 @@ def test_a_directory_in_use_is_locked(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys; from pathlib import Path; from cvexp import record\n"
-            "with record.lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()",
+            "import sys; from pathlib import Path; from cvexp.record_file import lock\n"
+            "with lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()",
             str(tmp_path),
         ],
         cwd=ROOT,
@@ -172,11 +173,11 @@ def test_a_directory_in_use_is_locked(tmp_path: Path) -> None:
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
     with pytest.raises(UsageError, match=f"in use by .* process {holder.pid}"):
-        with record.lock(tmp_path):
+        with lock(tmp_path):
             pass
     holder.kill()
     holder.communicate()
-    with record.lock(tmp_path):
+    with lock(tmp_path):
         assert str(os.getpid()) in (tmp_path / ".lock").read_text()
 
 
