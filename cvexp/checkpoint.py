@@ -109,7 +109,7 @@ def newest(directory: Path) -> Found | None:
             continue
         try:
             checkpoint = read_checkpoint(path)
-            if not isinstance(checkpoint, dict) or "resume" not in checkpoint:
+            if not _is_ours(checkpoint):
                 raise UsageError(f"{path}: no checkpoint that this cvexp can go on from")
         except UsageError as error:
             warn(f"{error}; the one before is tried")
@@ -117,6 +117,19 @@ def newest(directory: Path) -> Found | None:
         if not checkpoint["resume"]["within_step"]:
             return Found(name, checkpoint)
     return None
+
+
+def _is_ours(checkpoint: Any) -> bool:
+    """Return whether plain types that were read have the parts that a run goes on from."""
+    try:
+        resume, progress = checkpoint["resume"], checkpoint["progress"]
+        said = {"within_step", "validates", "should_stop"} <= resume.keys()
+        numbers = [resume["metrics_bytes"], progress["counts"]["steps"], checkpoint["epoch"]]
+        best = [state.get("best") for state in checkpoint["callbacks"].values()]
+    except (TypeError, KeyError, AttributeError):
+        return False
+    whole = all(isinstance(number, int) for number in numbers)
+    return said and whole and any(isinstance(state, dict) for state in best)
 
 
 def last_and_best(
@@ -168,8 +181,10 @@ class LastAndBest(Checkpoint):
             return
         trains = sum(p.numel() * p.element_size() for p in module.plan.trainable.values())
         whole = sum(t.numel() * t.element_size() for t in module.state_dict().values())
+        there = {path.stat().st_ino for path in self.directory.glob("*.ckpt")}  # of a run cut
         # Two moments of Adam for what trains, and an average of it.
-        needed = 4 * (whole + (2 + (module.average is not None)) * trains)
+        each = whole + (2 + (module.average is not None)) * trains
+        needed = max(4 - len(there), 1) * each
         free = shutil.disk_usage(self.directory.parent).free
         if free < needed:
             raise UsageError(

@@ -89,7 +89,7 @@ def keep(config: DictConfig, cells: Sequence["Cell"]) -> None:
     content = OmegaConf.to_yaml(typed).encode("utf-8", "surrogateescape")
     write_atomically(folder / "multirun.yaml", content)
     path = folder / "sweep.json"
-    known = json.loads(path.read_text("utf-8"))["cells"] if path.exists() else []
+    known = _cells(path) if path.exists() else []
     now = [
         {
             "directory": cell.name,
@@ -102,3 +102,17 @@ def keep(config: DictConfig, cells: Sequence["Cell"]) -> None:
     every = [*(cell for cell in known if cell["directory"] not in names), *now]
     design = {"schema": 1, "cells": every, "pair": list(config.sweep.pair)}
     write_atomically(path, json.dumps(design, indent=1).encode("utf-8", "backslashreplace"))
+
+
+def _cells(path: Path) -> list[dict[str, Any]]:
+    """Return the cells of an earlier design.
+
+    Raises:
+        UsageError: the file is none.
+    """
+    try:
+        cells: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["cells"]
+        assert all(isinstance(cell["directory"], str) for cell in cells)
+    except (OSError, ValueError, TypeError, KeyError, AssertionError) as error:
+        raise UsageError(f"{path} is no design of a sweep; remove it to go on") from error
+    return cells

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, open_dict
 
-from cvexp import signals
+from cvexp import record_file, signals
 from cvexp.config import UsageError, check_keys
 from cvexp.console import log, say
 from cvexp.design import keep
 from cvexp.plan import Cell, plan
-from cvexp.record_file import now, read_record, write_record
+from cvexp.record_file import lock, now, read_record, write_record
 from cvexp.sweep import Outcome, Progress, outcomes
 
 EXIT_S = 30.0  # that a process may take to end once its job has
@@ -66,17 +66,22 @@ def launch(
     if not (jobs == "auto" or (isinstance(jobs, int) and jobs > 0)):
         raise UsageError(f"hydra.launcher.jobs={jobs}: type auto, or how many at a time")
     check_keys(config)
-    cells = plan(Path(config.hydra.sweep.dir), configs, first_number)
+    folder = Path(config.hydra.sweep.dir)
     if config.dry_run:
+        cells = plan(folder, configs, first_number)
         ended = _check(cells)
     else:
-        keep(config, cells)
-        devices = _devices()
-        slots = max(len(devices), 1) if jobs == "auto" else jobs
-        with Progress(cells) as progress:
-            ended = _Sweep(cells, config.sweep, devices, slots, progress).run()
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock(folder):
+            cells = plan(folder, configs, first_number)
+            keep(config, cells)
+            devices = _devices()
+            slots = max(len(devices), 1) if jobs == "auto" else jobs
+            with Progress(cells) as progress:
+                ended = _Sweep(cells, config.sweep, devices, slots, progress).run()
     outcomes.extend(ended)
-    return [_returned(outcome) for outcome in ended]
+    of = {n: outcome for cell, outcome in zip(cells, ended, strict=True) for n in cell.numbers}
+    return [_returned(of[number]) for number in sorted(of)]  # one for each that was asked for
 
 
 def _returned(outcome: Outcome) -> JobReturn:
@@ -323,13 +328,13 @@ def _settle(work: _Work) -> None:
     import torch
     from hydra.core.utils import setup_globals
 
-    from cvexp import config, meter, record
+    from cvexp import config, meter
 
     if work.device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = work.device
     if work.slots > 1:
         torch.set_num_threads(max(torch.get_num_threads() // work.slots, 1))
-    meter.contended, record.LOCK_S = work.shares, LOCK_S
+    meter.contended, record_file.LOCK_S = work.shares, LOCK_S
     config.register_resolvers()
     setup_globals()
 

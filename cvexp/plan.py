@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from cvexp.config import UsageError, identity, kind
 from cvexp.console import say
 from cvexp.record_file import read_record
-from cvexp.resume import differences
+from cvexp.resume import differences, elsewhere
 
 DONE = ("completed", "diverged")  # a divergence comes again
 
@@ -25,13 +25,14 @@ class Cell:
     """One job.
 
     Args:
+        numbers: of the jobs that were asked for and are this one.
         config: composed, with Hydra's node.
         status: completed, diverged; resumed (a part is there); new; refused.
         estimate_s: from runs of the same kind, or None.
         passed_on: signals that its process was sent.
     """
 
-    number: int
+    numbers: list[int]
     name: str
     config: DictConfig
     identity: str | None
@@ -40,6 +41,11 @@ class Cell:
     reason: str | None = None
     estimate_s: float | None = None
     passed_on: int = 0
+
+    @property
+    def number(self) -> int:
+        """Return its number among the jobs."""
+        return self.numbers[0]
 
     @property
     def is_done(self) -> bool:
@@ -72,12 +78,13 @@ def plan(folder: Path, configs: Sequence[DictConfig], first_number: int) -> list
         with open_dict(plain):
             del plain["hydra"]
         key, cost = _identity(plain), None
-        cell = Cell(number, path.name, config, key, path, "new")
+        cell = Cell([number], path.name, config, key, path, "new")
         if key is not None:
             cost = times.get(kind(plain))
             if key in held:
                 cell.directory, record = held[key]
-                cell.status = record["status"] if record["status"] in DONE else "resumed"
+                ended = record.get("status")
+                cell.status = ended if ended in DONE else "resumed"
                 cell.reason = record.get("reason")
             elif path.resolve() in taken:
                 cell.directory = path.with_name(f"{path.name}-{key[:8]}")
@@ -87,7 +94,13 @@ def plan(folder: Path, configs: Sequence[DictConfig], first_number: int) -> list
         with open_dict(config):
             config.hydra.sweep.subdir = str(cell.directory.relative_to(folder))
         cell.name = config.hydra.sweep.subdir
-        cells.setdefault(key or f"refused {number}", cell)
+        known = cells.setdefault(key or f"refused {number}", cell)
+        if known is not cell:
+            known.numbers.append(number)
+    if done := next((cell for cell in cells.values() if cell.is_done), None):
+        moved = elsewhere(_kept(done.directory), OmegaConf.to_container(done.config))
+        if moved:
+            say("sweep", moved)
     for cell, other in renamed:
         say("sweep", f"{cell.name}: another config than the run there before: {other}")
     kept = len(held) - sum(key in cells for key in held)
@@ -115,7 +128,9 @@ def _held(folder: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
     for path in sorted(folder.glob("*/run.json")):
         if path.parent.is_symlink():
             continue
-        record = read_record(path.parent) or {}
+        record: dict[str, Any] = {}
+        with suppress(UsageError):  # the job itself says what is wrong with it
+            record = read_record(path.parent) or {}
         key = record.get("identity")
         with suppress(Exception):  # one that was refused, or cut before it had any
             key = key or _identity(OmegaConf.load(path.parent / ".hydra" / "config.yaml"))
@@ -125,14 +140,21 @@ def _held(folder: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
 
 def _other(directory: Path, config: DictConfig) -> str:
     """Return in what a config differs from that of the run in a directory."""
-    try:
-        kept = OmegaConf.to_container(OmegaConf.load(directory / ".hydra" / "config.yaml"))
-    except Exception:  # whatever is in that file
+    kept, here = _kept(directory), OmegaConf.to_container(config)
+    if not kept:
         return "it cannot be read"
-    here = OmegaConf.to_container(config)
     assert isinstance(here, dict)
     changed = differences(kept, {key: value for key, value in here.items() if key != "hydra"})
     return ", ".join(f"{key}={old} there, {new} here" for key, (old, new) in changed.items())
+
+
+def _kept(directory: Path) -> dict[Any, Any]:
+    """Return the config of the run in a directory, unresolved; nothing where there is none."""
+    try:
+        kept = OmegaConf.to_container(OmegaConf.load(directory / ".hydra" / "config.yaml"))
+    except Exception:  # whatever is in that file
+        return {}
+    return kept if isinstance(kept, dict) else {}
 
 
 def _times(root: Path) -> dict[str, list[float]]:

@@ -126,6 +126,8 @@ def run(
         for number, job in zip(numbers, jobs, strict=True):
             _tell(study, number, job.return_value, metric)
         returned += jobs
+        if config.sweep.on_error == "stop" and any(job.return_value.code for job in jobs):
+            break
     best = "none completed"
     if study.get_trials(states=[state.COMPLETE]):
         own = " ".join(study.best_trial.user_attrs["overrides"])

@@ -126,6 +126,15 @@ def until(condition: Callable[[], object], process: subprocess.Popen[Any]) -> No
         time.sleep(0.01)
 
 
+def scontrol(folder: Path) -> Path:
+    """Return a SLURM command in a folder of its own, which notes what it is asked in `asked`."""
+    path = folder / "bin" / "scontrol"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\necho $@ >> {folder}/asked\n")
+    path.chmod(0o755)
+    return path
+
+
 def in_child(
     folder: Path,
     *arguments: str,

@@ -59,6 +59,21 @@ def test_a_trial_that_fails_has_no_value(cvexp: Callable[..., Outcome], tmp_path
     assert record["status"] == "diverged"
 
 
+def test_equal_trials_are_one_run_and_a_failure_may_end_the_search(
+    cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    three = ["hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=3"]
+    swept = ["-m", *SMALL, "hydra/sweeper=optuna", "seed=choice(0)", "sweep=s"]
+    outcome = cvexp(*swept, *three)
+    assert outcome.code == 0, outcome.err
+    assert "3 trials; best" in outcome.out
+    assert len(records(tmp_path / "multirun" / "s")) == 1
+    fails = [*SMALL, "hydra/sweeper=optuna", "model.name=nonesuch", "seed=choice(0,1,2)"]
+    stopped = cvexp("-m", *fails, "hydra.sweeper.n_trials=3", "sweep.on_error=stop", "sweep=t")
+    assert stopped.code == 1
+    assert "1 trials; none completed" in stopped.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

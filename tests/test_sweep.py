@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from cvexp.record import lock
-from tests.conftest import ROOT, TOY, Outcome, until
+from cvexp.record_file import lock
+from tests.conftest import ROOT, TOY, Outcome, scontrol, until
 
 SMALL = [*TOY, "tracker=none", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
 
@@ -154,7 +154,7 @@ def test_a_larger_grid_in_another_order_adds_what_is_missing(
     }
     assert len({record["identity"] for record in found.values()}) == len(found) == 5
     after = files(copied)
-    index = (copied / "multirun.yaml", copied / "sweep.json")
+    index = [copied / name for name in ("multirun.yaml", "sweep.json", ".lock")]
     assert all(after[path] == before[path] for path in before if path not in index)
     design = json.loads((copied / "sweep.json").read_text())
     assert {cell["directory"] for cell in design["cells"]} == set(found)
@@ -205,11 +205,11 @@ def test_the_time_of_a_dry_run_is_that_of_runs_of_the_kind(
     assert "2 to run; 2 of a kind that never ran" in unknown.out
 
 
-def begun(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def begun(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "cvexp", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -248,17 +248,22 @@ def test_a_sweep_that_is_killed_again_and_again_does_each_cell_once(tmp_path: Pa
         assert text.count('"train/accuracy"') == 3
 
 
-@pytest.mark.parametrize("how", ["sweep", "all", "kill"])
+@pytest.mark.parametrize("how", ["sweep", "all", "kill", "requeue"])
 def test_what_ends_a_sweep_keeps_its_jobs(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGTERM to it, or to all of its processes, or a kill: a job keeps what it has, and ends."""
-    monkeypatch.setattr("cvexp.record.LOCK_S", 60.0)
-    process = begun(tmp_path, "-m", *SMALL, *LONG, "trainer.max_epochs=2000", "sweep=s")
+    """SIGTERM to it, or to all of its processes, or a kill: a job keeps what it has, and ends.
+
+    SIGUSR1 of SLURM to all of them asks for one requeue, by the sweep.
+    """
+    monkeypatch.setattr("cvexp.record_file.LOCK_S", 60.0)
+    path = f"{scontrol(tmp_path).parent}:{os.environ['PATH']}"
+    long = [*SMALL, *LONG, "trainer.max_epochs=2000", "sweep=s"]
+    process = begun(tmp_path, "-m", *long, SLURM_JOB_ID="17", PATH=path)
     run_dir = tmp_path / "multirun" / "s" / "freeze-last_seed-0"
     until((run_dir / "metrics.jsonl").exists, process)
-    if how == "all":
-        os.killpg(process.pid, signal.SIGTERM)
+    if how in ("all", "requeue"):
+        os.killpg(process.pid, signal.SIGTERM if how == "all" else signal.SIGUSR1)
     else:
         process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGTERM)
     out, err = process.communicate(timeout=60)
@@ -267,10 +272,13 @@ def test_what_ends_a_sweep_keeps_its_jobs(
             pass
     else:
         assert (process.returncode, err) == (143, "interrupted\n")
-        assert "freeze-last_seed-0 interrupted: SIGTERM" in out
+        name = "SIGUSR1" if how == "requeue" else "SIGTERM"
+        assert f"freeze-last_seed-0 interrupted: {name}" in out
         assert "python -m cvexp resume multirun/s goes on" in out
     (found,) = records(tmp_path / "multirun" / "s").values()
-    assert (found["status"], found["reason"]) == ("interrupted", "SIGTERM")
+    assert found["status"] == "interrupted"
+    asked = tmp_path / "asked"
+    assert (asked.read_text() if asked.exists() else "") == "requeue 17\n" * (how == "requeue")
     assert (run_dir / "checkpoints" / "last.ckpt").exists()
 
 
@@ -326,10 +334,16 @@ def test_a_job_on_a_gpu_has_it_to_itself(cvexp: Callable[..., Outcome], tmp_path
 def test_a_secret_of_a_sweep_is_in_no_file(
     cvexp: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SECRET", "hunter2")
+    monkeypatch.setenv("SECRET", "hunter2hunter2")
     secret = ["name=${oc.env:SECRET}", "tags=['${oc.env:SECRET}']", "tracker=tensorboard"]
     assert cvexp("-m", *SMALL, *secret, "seed=0,1", "sweep=s").code == 0
     assert cvexp("resume", "multirun/s").code == 0
+    swept = ['model.name="${oc.env:SECRET}",test_efficientnet']
+    refused = cvexp("-m", *SMALL, *swept, "sweep=t")
+    assert refused.code == 1
+    assert "hunter2" not in refused.out + refused.err
+    named = json.loads(next((tmp_path / "multirun" / "t").glob("*oc.env*/run.json")).read_text())
+    assert "${oc.env:SECRET}" in named["reason"]
     everything = [path for path in (tmp_path / "multirun").rglob("*") if path.is_file()]
     assert len(everything) > 20
     for path in everything:
@@ -386,12 +400,18 @@ def test_a_job_has_what_the_same_run_alone_has(copied: Path, cvexp: Callable[...
         (["sweep.exclude=['seed=7']"], "no job has seed=7; they have:"),
         (["sweep.exclude=['seed=1','seed=2']"], "leaves no job"),
         (["sweep.on_error=ignore"], "sweep.on_error='ignore'"),
+        (["sweep=held"], "multirun/held is in use by"),
+        (["sweep=other"], "multirun/other/sweep.json is no design of a sweep"),
     ],
 )
 def test_a_bad_sweep_is_one_line_and_no_job(
     arguments: list[str], message: str, cvexp: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    outcome = cvexp("-m", "seed=1,2", *arguments)
+    for name in ("held", "other"):
+        (tmp_path / "multirun" / name).mkdir(parents=True)
+    (tmp_path / "multirun" / "other" / "sweep.json").write_text("[1]")
+    with lock(tmp_path / "multirun" / "held"):
+        outcome = cvexp("-m", "seed=1,2", *arguments)
     assert outcome.code == 2
     assert message in outcome.err
     assert outcome.err.count("\n") == 1
@@ -404,7 +424,7 @@ def test_time_is_left(tmp_path: Path) -> None:
     from cvexp.sweep import Outcome as Ended
     from cvexp.sweep import Progress
 
-    cells = [Cell(n, f"job-{n}", None, str(n), tmp_path, "new", None, 10.0) for n in range(3)]  # type: ignore[arg-type]  # no config
+    cells = [Cell([n], f"job-{n}", None, str(n), tmp_path, "new", None, 10.0) for n in range(3)]  # type: ignore[arg-type]  # no config
     with Progress(cells) as progress:
         assert progress._left() == ", 30 s left"
         progress.begun(cells[0])
