@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cvexp.config import NO_PART_OF_IDENTITY, UsageError
+from cvexp.console import warn
 from cvexp.record_file import read_record
 
 if TYPE_CHECKING:
@@ -26,17 +27,19 @@ HYDRAS = (
 PLAIN = r"(\+{1,2}|~)?(?!hydra|trusted_packages|sweep=)[A-Za-z_][\w.]*(=.*)?"
 
 
-def command(arguments: Sequence[str]) -> list[str]:
+def command(typed: Sequence[str]) -> list[str]:
     """Return the command line that goes on with a run or a sweep: its own, and what is typed now.
+
+    Args:
+        typed: a folder and overrides.
 
     Raises:
         UsageError: nothing there to go on with.
     """
-    typed = [text for text in arguments if not text.startswith("-")]
     named = [text for text in typed if "=" not in text or Path(text).is_dir()]
     if not named:
         raise UsageError("resume takes a folder: type resume RUN, or resume SWEEP")
-    rest = list(arguments)
+    rest = list(typed)
     rest.remove(named[0])
     folder = Path(named[0])
     run, sweep = folder / ".hydra" / "overrides.yaml", folder / "multirun.yaml"
@@ -84,10 +87,15 @@ def extension(run_dir: Path, config: "DictConfig") -> tuple[int, int] | None:
     path = run_dir / ".hydra" / "config.yaml"
     try:
         kept = OmegaConf.load(path)
-        known = (read_record(run_dir) or {}).get("identity") or identity(kept)  # type: ignore[arg-type]  # a config file is a mapping
+        if not OmegaConf.is_dict(kept):
+            raise ValueError("it is no mapping")
+        known = (read_record(run_dir) or {}).get("identity") or identity(kept)  # type: ignore[arg-type]  # is_dict
     except Exception as error:  # a stranger's file
         raise UsageError(f"{path} cannot be read: {error}".replace("\n", " ")) from error
-    changed = differences(OmegaConf.to_container(kept), OmegaConf.to_container(config))
+    then, here = OmegaConf.to_container(kept), OmegaConf.to_container(config)
+    if moved := elsewhere(then, here):
+        warn(moved)
+    changed = differences(then, here)
     epochs = changed.pop(EXTENDS, None)
     if changed:
         said = ", ".join(f"{key}={old} there, {new} here" for key, (old, new) in changed.items())
@@ -108,6 +116,16 @@ def extension(run_dir: Path, config: "DictConfig") -> tuple[int, int] | None:
             f"{EXTENDS}={2 * old}"
         )
     return old, new
+
+
+def elsewhere(old: Any, new: Any) -> str:
+    """Return where data was and is, if that differs: it is no part of a run's identity."""
+    places = [
+        (f"data.{key}", *((c.get("data") or {}).get(key) for c in (old, new)))
+        for key in ("root", "path")
+    ]
+    said = [f"{key}={then} there, {now} here" for key, then, now in places if then != now]
+    return f"{', '.join(said)}: taken for the same images" if said else ""
 
 
 def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:

@@ -28,8 +28,9 @@ from cvexp.meter import Meter
 from cvexp.module import Classifier
 from cvexp.prepare import Prepared, prepare
 from cvexp.progress import Bar
-from cvexp.record_file import now, read_record
+from cvexp.record_file import lock, now, read_record
 from cvexp.resume import extension
+from cvexp.secret import Secrets
 
 
 def main(config: DictConfig, began: float) -> None:
@@ -50,7 +51,7 @@ def main(config: DictConfig, began: float) -> None:
         return
     set_by_hand = factors(config, typed, OverridesParser.create())
     _refuse_links(run_dir)
-    with signals.handled(), record.lock(run_dir):
+    with signals.handled(), lock(run_dir):
         earlier = read_record(run_dir)
         going_on = _Resumed() if earlier is None else _resumed(run_dir, config, typed, earlier)
         if earlier is not None and going_on.completed:
@@ -60,16 +61,15 @@ def main(config: DictConfig, began: float) -> None:
         if earlier is None:  # or a run that is cut here would have a record and no config
             _keep_config(run_dir / ".hydra", config, hydra, typed)
         try:
-            with record.open_record(run_dir, set_by_hand, earlier) as run:
+            with record.open_record(run_dir, set_by_hand, earlier, Secrets(config)) as run:
                 try:
                     _execute(config, typed, run, began, going_on)
                 except SystemExit as stop:
                     if isinstance(stop.__context__, KeyboardInterrupt):  # as Lightning ends it
                         raise KeyboardInterrupt from stop
                     raise RuntimeError(f"it exited with code {stop.code}") from stop
-        except signals.Interrupted as stop:
+        except signals.Interrupted:
             stage("interrupted", f"python -m cvexp resume {os.path.relpath(run_dir)} goes on")
-            signals.requeue(stop)
             raise
 
 
@@ -99,11 +99,13 @@ class _Resumed(NamedTuple):
     Args:
         goes_on: in a directory that holds its beginning, even without a checkpoint.
         epochs: that it was to have before and is to have now, where these are more.
+        data_sha256: of what it saw so far.
     """
 
     goes_on: bool = False
     epochs: tuple[int, int] | None = None
     completed: bool = False
+    data_sha256: str | None = None
 
 
 def _resumed(
@@ -118,7 +120,7 @@ def _resumed(
     epochs = extension(run_dir, config)
     if earlier["status"] == "completed" and epochs is None:
         return _Resumed(completed=True)
-    return _Resumed(True, epochs)
+    return _Resumed(True, epochs, data_sha256=(earlier.get("data") or {}).get("sha256"))
 
 
 def _go_on(run: record.Record, going_on: _Resumed, checkpoints: LastAndBest) -> Found | None:
@@ -178,6 +180,11 @@ def _execute(
         show(config_tree(plain, list(run.fields["factors"])))
     ready = prepare(config)
     arguments, module, loaders, run_dir = ready.arguments, ready.module, ready.loaders, run.run_dir
+    if going_on.data_sha256 not in (None, ready.data.sha256):
+        raise UsageError(
+            f"the images or labels of {ready.data.source} have changed since the run in "
+            f"{os.path.relpath(run_dir)} began; choose another folder"
+        )
     run.update(data=ready.data.record())
     _report(run_dir, ready)
     checkpoints: LastAndBest = build(config, "checkpoint", run_dir)

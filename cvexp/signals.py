@@ -66,9 +66,11 @@ def patient() -> Iterator[None]:
 
 def _receive(number: int, frame: FrameType | None) -> None:
     global _received
-    if _received is not None and number == signal.SIGINT:
-        raise KeyboardInterrupt
-    _received = _received or Interrupted(number)
+    if _received is not None:
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        return  # the run is ending, and must not be cut while it writes that
+    _received = Interrupted(number)
     if not _patient:
         raise _received
     if number == signal.SIGINT:  # not by print, which may be what the signal interrupts

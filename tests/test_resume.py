@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from cvexp.checkpoint import AtomicCheckpointIO, newest, read_checkpoint
-from tests.conftest import ROOT, TOY, Outcome, in_child, until
+from cvexp.config import _stamp
+from cvexp.resume import elsewhere
+from cvexp.signals import Interrupted, handled
+from tests.conftest import ROOT, TOY, Outcome, in_child, scontrol, until
 from tests.test_loop import assert_same
 
 BATCH = ("cvexp.module", "Classifier.on_train_batch_end")
@@ -30,6 +33,12 @@ RECIPES = {
         "early_stopping.patience_validations=5 mix=cutmix trainer.val_check_interval=0.5 "
         "optimizer.lr=0.05 loader.num_workers=2 checkpoint.every_steps=3 "
         "trainer.limit_train_batches=8 trainer.max_epochs=4"
+    ),
+    # the low-rank updates of attention and half precision
+    "lora": (
+        "freeze=lora model.name=test_vit freeze.rank=2 precision=bf16-mixed "
+        "trainer.limit_train_batches=3 trainer.max_epochs=2 checkpoint.every_steps=1 "
+        "model.image_size=32"
     ),
     # early stopping after two of its epochs
     "stopped": (
@@ -87,6 +96,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[st
         ("plateau", [("cvexp.module", "Classifier.on_validation_epoch_end", 3)]),
         ("plateau", [("cvexp.checkpoint", "LastAndBest.on_train_epoch_end", 4)]),
         ("stopped", [("cvexp.module", "Classifier.on_test_epoch_end", 1)]),
+        ("lora", [(*BATCH, 5)]),
     ],
 )
 def test_a_killed_run_ends_as_one_that_was_not(
@@ -171,7 +181,8 @@ def test_options_of_ones_own_go_on_where_they_are_typed_again(
     refused = cvexp("resume", "run", "trainer.max_epochs=2")
     assert refused.code == 2
     assert "ema=slow: no such option" in refused.err
-    longer = cvexp("resume", "run", "trainer.max_epochs=2", "--config-dir", "mine")
+    assert "for options of your own type --config-dir FOLDER" in refused.err
+    longer = cvexp("resume", "--config-dir", "mine", "run", "trainer.max_epochs=2")
     assert longer.code == 0, longer.err
 
 
@@ -188,11 +199,7 @@ def test_every_loader_goes_on_within_an_epoch(loader: str, tmp_path: Path) -> No
 
 def test_slurm_runs_the_job_again_and_it_goes_on(tmp_path: Path) -> None:
     """SIGUSR1 asks scontrol to requeue; the same command in the same job has the same folder."""
-    scontrol = tmp_path / "bin" / "scontrol"
-    scontrol.parent.mkdir()
-    scontrol.write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/asked\n")
-    scontrol.chmod(0o755)
-    slurm = {"SLURM_JOB_ID": "17", "PATH": f"{scontrol.parent}:{os.environ['PATH']}"}
+    slurm = {"SLURM_JOB_ID": "17", "PATH": f"{scontrol(tmp_path).parent}:{os.environ['PATH']}"}
     command = [*TOY, "tracker=none", "trainer.max_epochs=2", "trainer.limit_train_batches=2"]
     usr1 = signal.SIGUSR1
     assert in_child(tmp_path, *command, die=(*BATCH, 3), signal=usr1, environment=slurm) == 143
@@ -201,6 +208,33 @@ def test_slurm_runs_the_job_again_and_it_goes_on(tmp_path: Path) -> None:
     record = Outcome(0, "", "").record(tmp_path, "slurm-17-*")
     assert record["status"] == "completed"
     assert record["resumed"][0]["optimizer_steps"] == 3
+
+
+def test_each_task_of_a_slurm_job_has_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same one once it is requeued, in which the numbers of steps and tasks come again."""
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    found = []
+    for step, task in (("0", "0"), ("0", "1"), ("1", "0"), ("0", "0")):
+        monkeypatch.setenv("SLURM_STEP_ID", step)
+        monkeypatch.setenv("SLURM_PROCID", task)
+        found.append(_stamp())
+    assert len(set(found)) == 3
+    assert found[0] == found[3]
+
+
+def test_a_second_signal_lets_a_run_write_how_it_ended() -> None:
+    def run() -> None:
+        with handled():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                written.append("run.json")
+
+    written: list[str] = []
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        run()
+    assert written == ["run.json"]
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
@@ -241,20 +275,40 @@ def test_a_moved_run_goes_on_and_a_complete_one_is_left_alone(
     tmp_path: Path, uninterrupted: dict[str, dict[str, Any]], cvexp: Callable[..., Outcome]
 ) -> None:
     assert in_child(tmp_path, *recipe("gradual"), die=(*BATCH, 9)) == -9
-    elsewhere = tmp_path / "else where, e=1"  # what Hydra's grammar would take apart
-    elsewhere.mkdir()
-    (tmp_path / "run").rename(elsewhere / "run")
-    assert in_child(tmp_path, "resume", str(elsewhere / "run")) == 0
-    assert_same(outcome(elsewhere), uninterrupted["gradual"])
-    files = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in elsewhere.rglob("*") if p.is_file()}
-    assert str(tmp_path).encode() not in files[elsewhere / "run" / "checkpoints" / "last.ckpt"][0]
-    again = cvexp("resume", str(elsewhere / "run"))
+    there = tmp_path / "else where, e=1"  # what Hydra's grammar would take apart
+    there.mkdir()
+    (tmp_path / "run").rename(there / "run")
+    assert in_child(tmp_path, "resume", str(there / "run")) == 0
+    assert_same(outcome(there), uninterrupted["gradual"])
+    files = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in there.rglob("*") if p.is_file()}
+    assert str(tmp_path).encode() not in files[there / "run" / "checkpoints" / "last.ckpt"][0]
+    again = cvexp("resume", str(there / "run"))
     assert again.code == 0
     assert "is complete: nothing to do" in again.out
     assert f"{uninterrupted['gradual']['metrics']['test/accuracy']:.4f}" in again.out
-    lock = elsewhere / "run" / ".lock"
+    lock = there / "run" / ".lock"
     for path, (content, modified) in files.items():
         assert path == lock or (path.read_bytes(), path.stat().st_mtime_ns) == (content, modified)
+
+
+def test_images_that_were_moved_are_said_to_be_taken_for_the_same() -> None:
+    then, now = {"data": {"path": "a", "size": 8}}, {"data": {"path": "b", "size": 8}}
+    assert elsewhere(then, now) == "data.path=a there, b here: taken for the same images"
+    assert elsewhere(then, then) == ""
+
+
+def test_a_run_does_not_go_on_with_other_data(
+    cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    quick = [*TOY, "tracker=none", "trainer.fast_dev_run=true", "hydra.run.dir=run"]
+    assert cvexp(*quick).code == 0
+    path = tmp_path / "run" / "run.json"
+    record = json.loads(path.read_text())
+    record["data"]["sha256"] = "0" * 64  # as if a file had been there then
+    path.write_text(json.dumps({**record, "status": "interrupted"}))
+    refused = cvexp("resume", "run")
+    assert refused.code == 2
+    assert "images or labels of digits have changed since" in refused.err
 
 
 def test_more_epochs_follow_the_schedule_of_all_of_them(
@@ -395,6 +449,31 @@ def test_a_strangers_directory_runs_no_code(cvexp: Callable[..., Outcome], tmp_p
     assert not written.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run.json", '{"status": "completed", "metrics": [1]}'),
+        ("run.json", '{"status": 1}'),
+        ("run.json", "[]"),
+        (".hydra/config.yaml", "- a\n"),
+        (".hydra/config.yaml", "a: ${b\n"),
+    ],
+)
+def test_a_file_that_is_none_of_ours_is_one_line(
+    name: str, content: str, cvexp: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    run = tmp_path / "run" / ".hydra"
+    run.mkdir(parents=True)
+    (run / "overrides.yaml").write_text("[]")
+    (run / "config.yaml").write_text("{}")
+    (run.parent / "run.json").write_text('{"status": "failed"}')
+    (run.parent / name).write_text(content)
+    refused = cvexp("resume", "run")
+    assert refused.code == 2
+    assert Path(name).name in refused.err
+    assert refused.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "cvexp.log", ".hydra/config.yaml"])
 def test_a_strangers_link_is_not_written_through(
     name: str, cvexp: Callable[..., Outcome], tmp_path: Path
@@ -417,7 +496,8 @@ def test_a_checkpoint_of_something_else_is_passed_over(
     quick = [*TOY, "trainer.limit_train_batches=2", "tracker=none", "hydra.run.dir=run"]
     assert in_child(tmp_path, *quick, die=("cvexp.module", "Classifier.on_test_epoch_end", 1)) == -9
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    for content in ({"state_dict": {}}, {"run": print}):
+    parts = {"resume": {}, "progress": {}, "callbacks": {}, "epoch": 0}
+    for content in ({"state_dict": {}}, {"run": print}, parts):
         AtomicCheckpointIO().save_checkpoint(content, last)
         outcome = cvexp("resume", "run")
         assert outcome.code == 0, outcome.err
@@ -432,6 +512,7 @@ def test_a_checkpoint_of_something_else_is_passed_over(
         (["resume"], "resume takes a folder"),
         (["resume", "seed=1"], "resume takes a folder"),
         (["resume", "nowhere"], "no run and no sweep to go on with"),
+        (["++hydra.run.dir=../x"], "leave .. out"),
     ],
 )
 def test_a_bad_request_is_one_line(
