@@ -24,6 +24,7 @@ VERBS = {
     "models": "networks by name, their parameters, weights on disk",
     "doctor": "how fast this machine multiplies in each precision, and which pay",
     "status": "the runs below a folder: how far, how good, when last heard of",
+    "report": "what the runs below folders showed, and how sure that is: tables, figures, a page",
     "export": "a run's weights as one file, low-rank updates merged",
     "resume": "go on where a run or a sweep was cut; trainer.max_epochs=N for more epochs",
 }
@@ -37,6 +38,7 @@ usage: python -m cvexp [GROUP=OPTION ...] [KEY=VALUE ...]      one run
        python -m cvexp models "*resnet*18*"                    {VERBS["models"]}
        python -m cvexp doctor                                  {VERBS["doctor"]}
        python -m cvexp status [DIR]                            {VERBS["status"]}
+       python -m cvexp report DIR                              {VERBS["report"]}
        python -m cvexp resume RUN                              {VERBS["resume"]}
        python -m cvexp export RUN [--checkpoint last|best]     {VERBS["export"]}
 
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(help_text(_config_dir(arguments) if len(arguments) > 1 else None))
             return 0
         verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
-        if verb in ("models", "doctor", "status", "export"):  # these take no config
+        if verb in ("models", "doctor", "status", "report", "export"):  # these take no config
             importlib.import_module(f"cvexp.{verb}").main(arguments)
             return 0
         _check_folders(arguments)
@@ -87,9 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def help_text(config_dir: Path | None = None) -> str:
     """Return the usage with every group and its options, as found on disk, defaults marked."""
-    default = dict(
-        re.findall(r"^  - (\w+): ([\w-]+)", (config.CONF / "config.yaml").read_text(), re.M)
-    )
+    default = config.default_options()
     lines = ["groups (* is the default):"]
     for group, options in _options(config_dir).items():
         marked = [f"{option}*" if option == default.get(group) else option for option in options]

@@ -73,6 +73,12 @@ def options(directory: Path = CONF) -> dict[str, list[str]]:
     }
 
 
+def default_options() -> dict[str, str]:
+    """Return group -> the option that a run has if nothing is typed."""
+    text = (CONF / "config.yaml").read_text("utf-8")
+    return dict(re.findall(r"^  - (\w+): ([\w-]+)", text, re.MULTILINE))
+
+
 def keys() -> list[str]:
     """Return the top-level keys of conf/config.yaml that are no groups."""
     plain = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))

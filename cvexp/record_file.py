@@ -96,6 +96,18 @@ def lock(directory: Path) -> Iterator[None]:
             _locks.discard(file.fileno())
 
 
+def is_held(lock: Path) -> bool:
+    """Return whether a process holds a run's lock; the kernel frees it with its holder."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 _locks: set[int] = set()
 
 

@@ -3,7 +3,6 @@
 It reads records and locks and imports no torch, so it answers at once, also beside a running sweep.
 """
 
-import fcntl
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from rich.text import Text
 from cvexp.arguments import Arguments
 from cvexp.config import UsageError
 from cvexp.console import console, say
+from cvexp.record_file import is_held
 
 ORDER = ("running", "lost", "interrupted", "diverged", "failed", "completed")
 STYLES = {"running": "cyan", "completed": "", "interrupted": "yellow"}
@@ -75,7 +75,7 @@ def find(folder: Path) -> Iterator[Run]:
         record = _record(path)
         directory = path.parent
         status = str(record["status"])
-        if status == "running" and not _held(directory / ".lock"):
+        if status == "running" and not is_held(directory / ".lock"):
             status = "lost"
         line = _last_values(directory / "metrics.jsonl")
         written = [directory / name for name in SIGNS_OF_LIFE if (directory / name).exists()]
@@ -103,18 +103,6 @@ def age(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"
     return f"{max(seconds, 0):.0f} s ago"
-
-
-def _held(lock: Path) -> bool:
-    """Return whether a process holds a run's lock; the kernel frees it with its holder."""
-    try:
-        with lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False
 
 
 def _last_values(path: Path) -> dict[str, Any]:
