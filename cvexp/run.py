@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from cvexp import features, record, signals
 from cvexp.atomic import write_atomically
 from cvexp.checkpoint import AtomicCheckpointIO, Found, LastAndBest, newest, read_checkpoint
-from cvexp.config import UsageError, build, check, factors, identity, kind, unresolved
+from cvexp.config import UsageError, build, check, factors, identity, kind, options, unresolved
 from cvexp.console import config_tree, counts_table, quieten_lightning, run_table, show, stage, warn
 from cvexp.freeze import Caching
 from cvexp.loader import Loaders
@@ -31,6 +31,7 @@ from cvexp.progress import Bar
 from cvexp.record_file import lock, now, read_record
 from cvexp.resume import extension
 from cvexp.secret import Secrets
+from cvexp.tracker import show_factors
 
 
 def main(config: DictConfig, began: float) -> None:
@@ -174,7 +175,9 @@ def _execute(
     """Tell the story: prepare, trainer, fit, test, record."""
     check(config, typed)
     labels = {key: unresolved(config, key) for key in ("name", "tags")}
-    run.update(**labels, identity=identity(config), kind=kind(config))
+    chosen = dict(HydraConfig.get().runtime.choices)
+    choices = {group: chosen[group] for group in options() if group in chosen}
+    run.update(**labels, choices=choices, identity=identity(config), kind=kind(config))
     if config.show_config:
         plain: Any = OmegaConf.to_container(config)  # unresolved: a secret stays a reference
         show(config_tree(plain, list(run.fields["factors"])))
@@ -209,6 +212,9 @@ def _execute(
         _fit(trainer, module, loaders, found)
         run.update(effective={**record.effective(trainer, module), "cached_features": cached})
         run.update(**_test(trainer, module, loaders, checkpoints), cost=meter.cost(ready.device))
+    show_factors(
+        trackers, {**run.fields["choices"], **run.fields["factors"]}, run.fields["metrics"]
+    )
     run.end("completed")
     show(run_table(run.fields))
     stage("run", os.path.relpath(run_dir))

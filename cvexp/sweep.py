@@ -114,6 +114,22 @@ class JobsTable(Callback):
             show_jobs(Path(config.hydra.sweep.dir))
 
 
+class Report(Callback):
+    """Hydra's callback that shows what a sweep showed; ~hydra.callbacks.report leaves it out."""
+
+    def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
+        """Make the report; a fault in it is no fault of the runs."""
+        folder = Path(config.hydra.sweep.dir)
+        if config.dry_run or not (folder / "sweep.json").exists():
+            return
+        from cvexp.report import report
+
+        try:
+            report([folder])
+        except Exception as error:
+            say("report", f"none: {error}; python -m cvexp report {folder} tries again")
+
+
 def show_jobs(directory: Path) -> None:
     """Print the jobs as a table, and why each that did not complete ended."""
     jobs = []
