@@ -21,7 +21,7 @@ EXTENDS = "trainer.max_epochs"
 HYDRAS = (
     r"hydra/launcher=(isolated|basic)|hydra/sweeper=(grid|optuna|basic)|"
     r"hydra\.launcher\.jobs=(auto|\d+)|hydra\.sweeper\.(n_trials|n_jobs|seed)=\d+|"
-    r"hydra\.sweeper\.metric=val/\w+"
+    r"hydra\.sweeper\.metric=val/\w+|~hydra\.callbacks\.report"
 )
 # No flag, no package, no path: a key of ours with a value, or one that is left out.
 PLAIN = r"(\+{1,2}|~)?(?!hydra|trusted_packages|sweep=)[A-Za-z_][\w.]*(=.*)?"

@@ -120,7 +120,7 @@ class Report(Callback):
     def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
         """Make the report; a fault in it is no fault of the runs."""
         folder = Path(config.hydra.sweep.dir)
-        if config.dry_run or not (folder / "sweep.json").exists():
+        if config.dry_run or not any(folder.glob("*/run.json")):
             return
         from cvexp.report import report
 

@@ -15,12 +15,16 @@ import numpy as np
 import pandas
 import pytest
 from scipy import stats
+from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
 from cvexp.config import UsageError
 from cvexp.report import load, records, table
 from cvexp.report.analysis import analyse
 from cvexp.report.records import find
-from tests.conftest import ROOT, Outcome
+from tests.conftest import ROOT, TOY, Outcome
 from tests.sweeps import grid, made, runs, write, write_run
 
 FREEZE = {"freeze": ["last", "most", "full"]}
@@ -480,6 +484,33 @@ def test_a_sweep_that_goes_on_says_what_is_missing(tmp_path: Path) -> None:
     assert [c["complete"] for c in document["cells"]] == ["0/1 (1 lost)", "0/1 (1 missing)"]
     assert "nothing is compared" in document["paragraph"]
     assert records.STATUSES[0] == "ok"
+
+
+def test_a_sweep_ends_with_its_report_and_tensorboard_knows_its_factors(
+    cvexp: Callable[..., Outcome],
+) -> None:
+    small = [*TOY, "trainer.limit_train_batches=2"]
+    outcome = cvexp("-m", *small, "freeze=last,full", "tags=[a]", "sweep=s")
+    assert outcome.code == 0, outcome.err
+    document = json.loads(Path("multirun/s/report/report.json").read_text())
+    assert document["factors"] == {"freeze": ["last", "full"]}
+    assert " ".join(document["paragraph"].split()) in " ".join(outcome.out.split())
+    values = {c["levels"]["freeze"]: c["mean"] for c in document["cells"]}
+    multiplexer = plugin_event_multiplexer.EventMultiplexer()
+    multiplexer.AddRunsFromDirectory("multirun/s")
+    multiplexer.Reload()
+    provider = data_provider.MultiplexerDataProvider(multiplexer, "multirun/s")
+    view = backend_context.Context(base_plugin.TBContext(data_provider=provider))
+    every = api_pb2.ListSessionGroupsRequest(slice_size=9, allowed_statuses=[1, 2, 3])
+    groups = list_session_groups.Handler(RequestContext(), view, "", every).run().session_groups
+    shown = {
+        group.hparams["freeze"].string_value: metric.value
+        for group in groups
+        for metric in group.metric_values
+        if metric.name.tag == "test/accuracy"
+    }
+    assert shown == pytest.approx(values)
+    assert {group.hparams["optimizer"].string_value for group in groups} == {"adamw"}
 
 
 def test_frame_has_a_row_a_run(sweep: Path) -> None:

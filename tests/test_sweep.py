@@ -20,6 +20,7 @@ from cvexp.record_file import lock
 from tests.conftest import ROOT, TOY, Outcome, scontrol, until
 
 SMALL = [*TOY, "tracker=none", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
+SMALL += ["~hydra.callbacks.report"]  # test_report.py makes them
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:

@@ -93,6 +93,9 @@ def notes_of(runs: Sequence[Run], cells: Sequence[Cell], metric: str) -> list[st
     valueless = sum(cell["counts"].get("ok", 0) - cell["n"] for cell in cells)
     if valueless:
         notes.append(f"{words.count(valueless, 'completed run')} without a finite {metric}")
+    tried = [run for cell in cells for run in list(cell["chosen"].values())[:1]]
+    if any(run.level("trainer.fast_dev_run") for run in tried):
+        notes.append("smoke tests (trainer.fast_dev_run): their numbers mean nothing")
     contended = sum(cell["contended"] for cell in cells)
     if contended:
         notes.append(
