@@ -105,7 +105,7 @@ def test_nothing_depends_on_the_order_of_values() -> None:
     """To the last bit: shuffled files give the same report."""
     for n in (3, 5, 12, 25):
         values, other = draw(n, 0.01, 0.3), draw(n, 0.02, 0)
-        results = []
+        results: list[Any] = []
         for _ in range(4):
             random.Random(len(results)).shuffle(values)
             results.append(
@@ -423,7 +423,7 @@ def test_binomial_standard_error_is_scipys(accuracy: float, images: int) -> None
 
 
 def brute_front(points: Sequence[tuple[float | None, float | None]], goal: str) -> list[bool]:
-    def beats(a: Any, b: Any) -> bool:
+    def beats(a: Any, b: Any) -> Any:
         if None in a or None in b:
             return False
         value = a[1] - b[1] if goal == "max" else b[1] - a[1]

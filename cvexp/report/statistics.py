@@ -228,10 +228,10 @@ def pareto(points: Sequence[tuple[float | None, float | None]], goal: str) -> li
     sign = -1 if goal == "max" else 1
     full = [(c, sign * v) for c, v in points if c is not None and v is not None]
     assert all(map(math.isfinite, (number for point in full for number in point))), points
-    front = set()
+    front = set()  # equal points are one
     least = math.inf  # the best value, sign applied, of all that are cheaper
     for cost, value in sorted(full):
-        if value < least or (cost, value) in front:
+        if value < least:
             front.add((cost, value))
             least = value
     return [c is not None and v is not None and (c, sign * v) in front for c, v in points]
