@@ -9,13 +9,71 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Required
+
+from pydantic import FiniteFloat, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from cvexp.atomic import write_atomically
 from cvexp.config import UsageError
 
 LOCK_S = 0.5  # that whoever wants a directory in use waits for it
-_MAPPINGS = ("factors", "effective", "data", "metrics", "metrics_best", "cost", "environment")
+
+
+class _Rate(TypedDict):
+    median: FiniteFloat
+
+
+class _Cost(TypedDict, total=False):
+    startup_s: FiniteFloat | None
+    train_s: FiniteFloat | None
+    validation_s: FiniteFloat | None
+    compile_s: FiniteFloat | None
+    wall_s: FiniteFloat | None
+    images_per_s: _Rate | None
+    data_wait_fraction: FiniteFloat | None
+    peak_host_bytes: FiniteFloat | None
+    peak_device_bytes: FiniteFloat | None
+    energy_j: FiniteFloat | None
+    contended: bool | None
+
+
+class _Effective(TypedDict, total=False):
+    trainable_parameters: int | None
+    optimizer_steps: int | None
+
+
+class _Data(TypedDict, total=False):
+    splits: dict[str, int]
+
+
+class _Environment(TypedDict, total=False):
+    versions: dict[str, Any]
+    hardware: dict[str, Any]
+
+
+class _Resumed(TypedDict, total=False):
+    optimizer_steps: int
+
+
+class _Record(TypedDict, total=False):
+    """What is read without another look of a record that may be a stranger's; it may hold more."""
+
+    status: Required[str]
+    reason: str | None
+    identity: str | None
+    factors: dict[str, Any]
+    choices: dict[str, str]
+    effective: _Effective
+    data: _Data
+    metrics: dict[str, FiniteFloat | None]
+    metrics_best: dict[str, FiniteFloat | None]
+    cost: _Cost
+    environment: _Environment
+    resumed: list[_Resumed]
+
+
+_RECORD = TypeAdapter(_Record)
 
 
 def now() -> str:
@@ -36,27 +94,12 @@ def read_record(run_dir: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    if not _is_record(fields):
-        raise UsageError(f"{path} is no record of a run")
+    try:
+        _RECORD.validate_python(fields, strict=True)
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise UsageError(f"{path} is no record of a run{where and ': '}{where}") from error
     return fields  # type: ignore[no-any-return]  # it is a mapping
-
-
-def _is_record(fields: Any) -> bool:
-    """Return whether what a stranger's file holds has the form that is read without a look."""
-    if not isinstance(fields, dict) or not isinstance(fields.get("status"), str):
-        return False
-    parts = {key: fields.get(key) or {} for key in _MAPPINGS}
-    numbers = (int, float)
-    return (
-        all(isinstance(part, dict) for part in parts.values())
-        and all(isinstance(value, numbers) for value in parts["metrics"].values())
-        and all(
-            value is None
-            or isinstance(value, numbers)
-            or (isinstance(value, dict) and all(isinstance(v, numbers) for v in value.values()))
-            for value in parts["cost"].values()
-        )
-    )
 
 
 def write_record(run_dir: Path, fields: Mapping[str, Any]) -> None:

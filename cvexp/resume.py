@@ -120,10 +120,8 @@ def extension(run_dir: Path, config: "DictConfig") -> tuple[int, int] | None:
 
 def elsewhere(old: Any, new: Any) -> str:
     """Return where data was and is, if that differs: it is no part of a run's identity."""
-    places = [
-        (f"data.{key}", *((c.get("data") or {}).get(key) for c in (old, new)))
-        for key in ("root", "path")
-    ]
+    parts = [c.get("data") if isinstance(c.get("data"), Mapping) else {} for c in (old, new)]
+    places = [(f"data.{key}", *(part.get(key) for part in parts)) for key in ("root", "path")]
     said = [f"{key}={then} there, {now} here" for key, then, now in places if then != now]
     return f"{', '.join(said)}: taken for the same images" if said else ""
 
@@ -136,7 +134,7 @@ def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
     """
     found: dict[str, tuple[Any, Any]] = {}
     for group in dict.fromkeys([*old, *new]):
-        mine, theirs = _flat(old.get(group), group), _flat(new.get(group), group)
+        mine, theirs = _flat(old.get(group), str(group)), _flat(new.get(group), str(group))
         target = f"{group}._target_"
         if mine.get(target) != theirs.get(target):
             found[group] = tuple(_option(values.get(target)) for values in (mine, theirs))  # type: ignore[assignment]  # of two

@@ -15,7 +15,7 @@ from rich.text import Text
 from cvexp.arguments import Arguments
 from cvexp.config import UsageError
 from cvexp.console import console, say
-from cvexp.record_file import is_held
+from cvexp.record_file import is_held, read_record
 
 ORDER = ("running", "lost", "interrupted", "diverged", "failed", "completed")
 STYLES = {"running": "cyan", "completed": "", "interrupted": "yellow"}
@@ -91,10 +91,9 @@ def find(folder: Path) -> Iterator[Run]:
 
 def _record(path: Path) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        return {"status": "failed", "reason": f"run.json cannot be read: {error}"}
-    return record
+        return read_record(path.parent) or {"status": "failed"}  # it went just now
+    except UsageError as error:
+        return {"status": "failed", "reason": str(error)}
 
 
 def age(seconds: float) -> str:

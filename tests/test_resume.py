@@ -496,8 +496,9 @@ def test_a_checkpoint_of_something_else_is_passed_over(
     quick = [*TOY, "trainer.limit_train_batches=2", "tracker=none", "hydra.run.dir=run"]
     assert in_child(tmp_path, *quick, die=("cvexp.module", "Classifier.on_test_epoch_end", 1)) == -9
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    parts = {"resume": {}, "progress": {}, "callbacks": {}, "epoch": 0}
-    for content in ({"state_dict": {}}, {"run": print}, parts):
+    resume = {"within_step": 0, "validates": True, "should_stop": False, "metrics_bytes": 0}
+    parts = {"resume": resume, "progress": {"counts": {"steps": 1}}, "callbacks": {}, "epoch": 0}
+    for content in ({"state_dict": {}}, {"run": print}, {**parts, "resume": {}}, parts):
         AtomicCheckpointIO().save_checkpoint(content, last)
         outcome = cvexp("resume", "run")
         assert outcome.code == 0, outcome.err

@@ -38,7 +38,7 @@ def test_wheel_holds_every_module_and_option(tmp_path: Path) -> None:
         (ROOT / "cvexp", site / "cvexp"),
         (ROOT / "hydra_plugins", site / "hydra_plugins"),
     ):
-        for path in [*folder.rglob("*.yaml"), *folder.rglob("*.py")]:
+        for path in (p for p in folder.rglob("*") if p.suffix in (".yaml", ".py", ".html")):
             assert (inside / path.relative_to(folder)).read_bytes() == path.read_bytes()
 
     environment = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}

@@ -1,6 +1,6 @@
 """From runs to the report's document, report.json: every number with its inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cvexp.config import UsageError, did_you_mean
@@ -58,12 +58,12 @@ def analyse(
         judge([cell["contrast"] for cell in cells if cell["contrast"]] + effects, goal, margin)
     separate(cells, goal)
     _mark_front(cells, goal)
-    compare(cells, base or cells[0], factors)
+    flags = compare(cells, base or cells[0], factors)
     document["floor"] = _floor(cells, base or cells[0], name)
     document["notes"] = notes_of(runs, cells, name)
     document["recommendation"] = words.recommend(cells, goal)
     document["paragraph"] = words.paragraph(document)
-    document["runs"] = [_row(run, cells, name, select, base) for run in runs]
+    document["runs"] = [_row(run, cells, name, select, base, flags.get(run, {})) for run in runs]
     for cell in cells:
         del cell["runs"], cell["chosen"]
     return document
@@ -128,7 +128,12 @@ def _floor(cells: Sequence[Cell], base: Cell, metric: str) -> dict[str, Any] | N
 
 
 def _row(
-    run: Run, cells: Sequence[Cell], metric: str, select: str, base: Cell | None
+    run: Run,
+    cells: Sequence[Cell],
+    metric: str,
+    select: str,
+    base: Cell | None,
+    flags: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what the document has of one run."""
     cell = next((cell for cell in cells if run in cell["runs"]), None)
@@ -146,7 +151,7 @@ def _row(
         "value": run.value(metric, select),
         "metrics": {name: value for name, value in part.items() if "/" in name},
         "difference": difference,
-        "flags": cell["flags"] if cell else [],
+        "flags": [f"{key}: {said}" for key, said in flags.items()],
         "contended": bool(run.part("cost").get("contended")),
         "train_s": run.part("cost").get("train_s"),
         "curves": {name: run.curves[name] for name in shown(metric) if name in run.curves},

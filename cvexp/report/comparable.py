@@ -34,25 +34,34 @@ _ENVIRONMENT = ("git_commit", "threads")
 _HARDWARE = ("cpu", "cores", "gpus")
 
 
-def compare(cells: Sequence[Cell], base: Cell, factors: Mapping[str, Any]) -> None:
-    """Flag what differs from the baseline's runs and is not a factor's own doing."""
+def compare(
+    cells: Sequence[Cell], base: Cell, factors: Mapping[str, Any]
+) -> dict[Run, dict[str, str]]:
+    """Flag what differs from the baseline's runs and is not a factor's own doing.
+
+    Returns:
+        For each run, key -> both values, the baseline's first.
+    """
     own = {key for factor in factors for key in OWN.get(factor.partition(".")[0], "").split()}
     reference: dict[Any, Run] = base["chosen"] or next(
         (cell["chosen"] for cell in cells if cell["chosen"]), {}
     )
     if not reference:
-        return
+        return {}
+    every = {}
     first = next(iter(reference.values()))
     for cell in cells:
         found: dict[str, Counter[str]] = {}
         for seed, run in cell["chosen"].items():
             other = reference.get(seed, first)
-            for key, said in _differences(run, other, own, factors).items():
+            every[run] = _differences(run, other, own, factors)
+            for key, said in every[run].items():
                 found.setdefault(key, Counter())[said] += 1
         for key, pairs in found.items():
             ways = list(pairs)
             more = f" (and {len(ways) - 1} more ways)" if len(ways) > 1 else ""
             cell["flags"].append(f"differs also in {key}: {ways[0]}{more}")
+    return every
 
 
 def _differences(run: Run, other: Run, own: set[str], factors: Mapping[str, Any]) -> dict[str, str]:
@@ -92,7 +101,7 @@ def notes_of(runs: Sequence[Run], cells: Sequence[Cell], metric: str) -> list[st
     notes += [f"{run.directory}: {run.reason}; it is in no cell" for run in broken]
     valueless = sum(cell["counts"].get("ok", 0) - cell["n"] for cell in cells)
     if valueless:
-        notes.append(f"{words.count(valueless, 'completed run')} without a finite {metric}")
+        notes.append(f"{words.count(valueless, 'completed run')} without {metric}")
     tried = [run for cell in cells for run in list(cell["chosen"].values())[:1]]
     if any(run.level("trainer.fast_dev_run") for run in tried):
         notes.append("smoke tests (trainer.fast_dev_run): their numbers mean nothing")

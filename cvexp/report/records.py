@@ -80,8 +80,7 @@ class Run:
         if self.status != "ok":
             return None
         value = self.part("metrics" if select == "last" else "metrics_best").get(metric)
-        number = isinstance(value, int | float) and math.isfinite(value)
-        return float(value) if number else None  # type: ignore[arg-type]  # it is a number
+        return None if value is None else float(value)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -120,7 +119,7 @@ class Run:
                 except (ValueError, TypeError, KeyError):  # being written just now
                     continue
                 for name, value in line.items():
-                    if name.startswith(("val/", "train/")) and isinstance(value, int | float):
+                    if name.startswith(("val/", "train/")) and _is_number(value, epoch):
                         found.setdefault(name, {})[epoch] = value
         return {name: [list(point) for point in points.items()] for name, points in found.items()}
 
@@ -227,7 +226,13 @@ def _factors(typed: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Return a value that can be compared and counted: a list or a mapping as JSON."""
-    return json.dumps(value) if isinstance(value, list | dict) else value
+    if isinstance(value, list | dict):
+        return json.dumps(value, default=str)
+    return value if isinstance(value, str | bool | int | None) or _is_number(value) else str(value)
+
+
+def _is_number(*values: Any) -> bool:
+    return all(isinstance(of, int | float) and math.isfinite(of) for of in values)
 
 
 @lru_cache(maxsize=1024)
@@ -236,4 +241,4 @@ def _parsed(text: str) -> dict[str, Any]:
         node = yaml.load(text, _LOADER)  # a safe one
     except yaml.YAMLError:
         return {}
-    return node if isinstance(node, dict) else {}
+    return {str(key): value for key, value in node.items()} if isinstance(node, dict) else {}
