@@ -76,13 +76,12 @@ def write(document: dict[str, Any], rows: Sequence[Mapping[str, Any]], folder: P
     }
     for name, text in texts.items():
         write_atomically(folder / name, text.encode("utf-8", "backslashreplace"))
-    figure.save(document, folder)
-    drawn = {
-        name: (figure.render(light, "svg"), figure.render(dark, "svg"))
-        for (name, light), dark in zip(
-            figure.draw(document).items(), figure.draw(document, dark=True).values(), strict=True
-        )
-    }
+    dark = figure.draw(document, dark=True)
+    drawn = {}
+    for name, light in figure.draw(document).items():
+        drawn[name] = (figure.render(light, "svg"), figure.render(dark[name], "svg"))
+        write_atomically(folder / f"{name}.svg", drawn[name][0])
+        write_atomically(folder / f"{name}.png", figure.render(light, "png"))
     html = page.page(document, drawn, alternatives)
     write_atomically(folder / "report.html", html.encode("utf-8", "backslashreplace"))
 
