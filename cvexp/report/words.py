@@ -225,7 +225,7 @@ def _not_shown(contrasts: Sequence[Mapping[str, Any]]) -> list[str]:
         more = needed - largest["n"]
         said.append(
             f"To show one as large as the largest of them ({abs(largest['mean']):.2g}) takes some "
-            f"{needed}, {more} more."
+            f"{needed} seeds, {more} more."
         )
     return said
 
