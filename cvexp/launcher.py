@@ -1,52 +1,28 @@
 """Where a sweep's jobs run: each in a fresh process, one on each device, none twice.
 
-A process is forked from a server that has the imports done, so that a job starts at once and shares
-nothing. The server runs no job and touches no device. A job that dies is seen by its exit; a sweep
-that dies by the end of its pipe, at which its jobs keep what they have and end.
+A job that dies is seen by its exit.
 """
 
-import faulthandler
-import logging
-import multiprocessing
 import os
 import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
-from cvexp import record_file, signals
+from cvexp import child, signals
 from cvexp.config import UsageError, check_keys
-from cvexp.console import log, say
+from cvexp.console import say
 from cvexp.design import keep
 from cvexp.plan import Cell, plan
 from cvexp.record_file import lock, now, read_record, write_record
 from cvexp.sweep import Outcome, Progress, outcomes
 
 EXIT_S = 30.0  # that a process may take to end once its job has
-LOCK_S = 60.0  # that a job waits for a directory: one of a sweep that was killed may yet be ending
-
-
-def start_server() -> None:
-    """Let the server begin its imports, from where this process imports; it would not by itself."""
-    from multiprocessing import forkserver
-
-    multiprocessing.set_forkserver_preload(["cvexp.server"])
-    before = dict(os.environ)
-    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-    # Whoever asks whether there is CUDA must not touch it: a fork of what did could not use it.
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    try:
-        forkserver.ensure_running()
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def launch(
@@ -141,8 +117,8 @@ class _Sweep:
         slot = min(set(range(self._slots)) - {job.slot for job in self._running.values()})
         shares = self._slots > max(len(self._devices), 1)
         device = self._devices[slot % len(self._devices)] if self._devices else None
-        work = _Work(cell.config, device, self._slots, shares)
-        process, connection = _process(_run, work)
+        work = child.Work(cell.config, device, self._slots, shares)
+        process, connection = child.process(child.run, work)
         self._running[cell.number] = _Job(cell, slot, process, connection)
         self._progress.begun(cell)
 
@@ -237,7 +213,7 @@ def _check(cells: Sequence[Cell]) -> list[Outcome]:
         outcome = Outcome(cell.directory, cell.status, cell.reason, 0)
         if not cell.is_done:
             try:
-                outcome = _call(_dry, _Work(cell.config, None), outcome)
+                outcome = child.call(child.dry, child.Work(cell.config, None), outcome)
             except RuntimeError as error:
                 outcome = outcome._replace(status="refused", reason=str(error), code=1)
         found.append(outcome)
@@ -245,164 +221,10 @@ def _check(cells: Sequence[Cell]) -> list[Outcome]:
     return found
 
 
-# What runs in processes of their own.
-
-
-class _Work(NamedTuple):
-    """What a job's process is told.
-
-    Args:
-        device: the only one that CUDA shows it; None for whatever there is.
-        slots: jobs at a time, among which threads are divided.
-        shares: with other jobs, so that its times mean less.
-    """
-
-    config: DictConfig
-    device: str | None
-    slots: int = 1
-    shares: bool = False
-
-
-def _process(function: Callable[..., None], *work: Any) -> tuple[Any, Connection]:
-    context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_begin, args=(theirs, dict(os.environ), function, *work))
-    process.start()
-    theirs.close()
-    return process, ours
-
-
-def _call(function: Callable[..., None], *work: Any) -> Any:
-    """Return what a function sends from a process of its own."""
-    process, connection = _process(function, *work)
-    try:
-        return connection.recv()
-    except EOFError:
-        raise RuntimeError(f"its process ended with exit code {process.exitcode}") from None
-    finally:
-        process.join()
-
-
-def _begin(
-    connection: Connection, environment: dict[str, str], function: Callable[..., None], *work: Any
-) -> None:
-    """Set a job's process up: quiet, on its own, and ending with the sweep."""
-    os.environ.clear()  # of the server, which may be of an earlier sweep
-    os.environ.update(environment)
-    multiprocessing.set_start_method(None, force=True)  # workers are forked, as ever
-    os.setpgid(0, 0)  # the sweep passes a terminal's Ctrl-C on
-    for number in signals.ASKING:  # the server ignores them
-        signal.signal(number, signal.SIG_DFL)
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
-    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
-    function(connection, *work)
-    sys.exit(0)
-
-
-def _end_with(connection: Connection) -> None:
-    """Ask this process to end when the sweep does."""
-    with suppress(EOFError, OSError):
-        connection.recv()
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _devices() -> list[str]:
     """Return the accelerators, as CUDA_VISIBLE_DEVICES names them."""
     if not any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")):
         return []
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = _call(_count)
+    count = child.call(child.count)
     return seen.split(",")[:count] if seen else [str(i) for i in range(count)]
-
-
-def _count(connection: Connection) -> None:
-    import torch
-
-    connection.send(torch.cuda.device_count())
-
-
-def _settle(work: _Work) -> None:
-    """Take the device and the threads that this job has."""
-    import torch
-    from hydra.core.utils import setup_globals
-
-    from cvexp import config, meter
-
-    if work.device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = work.device
-    if work.slots > 1:
-        torch.set_num_threads(max(torch.get_num_threads() // work.slots, 1))
-    meter.contended, record_file.LOCK_S = work.shares, LOCK_S
-    config.register_resolvers()
-    setup_globals()
-
-
-def _run(connection: Connection, work: _Work) -> None:
-    """Run a job as Hydra does, and send how it ended."""
-    from hydra._internal.callbacks import Callbacks
-    from hydra.core.utils import run_job
-    from hydra.types import HydraContext
-
-    from cvexp import cli
-
-    _settle(work)
-    log.addHandler(_Teller(connection))
-    hydra = work.config.hydra
-    directory = Path(hydra.sweep.dir) / hydra.sweep.subdir
-    directory.mkdir(parents=True, exist_ok=True)
-    trace = directory / "crash.txt"
-    trace.unlink(missing_ok=True)
-    with trace.open("x") as file:
-        faulthandler.enable(file)
-        context = HydraContext(config_loader=None, callbacks=Callbacks(work.config))  # type: ignore[arg-type]  # no job composes
-        try:
-            run_job(
-                cli.run_job,
-                work.config,
-                job_dir_key="hydra.sweep.dir",
-                job_subdir_key="hydra.sweep.subdir",
-                hydra_context=context,
-            )
-            outcome = outcomes[-1]
-        except signals.Interrupted as stop:
-            outcome = Outcome(directory, "interrupted", str(stop), stop.code)
-        faulthandler.disable()
-    connection.send(outcome)
-    trace.unlink(missing_ok=True)
-
-
-class _Teller(logging.Handler):
-    """Send the sweep what a job says in one line."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(logging.INFO)
-        self._connection = connection
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send it."""
-        text = record.getMessage()
-        if "\n" not in text:
-            with suppress(OSError):
-                self._connection.send(" ".join(text.split()))
-
-
-def _dry(connection: Connection, work: _Work, outcome: Outcome) -> None:
-    """Prepare a job, and send whether it could run."""
-    from cvexp.config import check
-    from cvexp.prepare import prepare
-    from cvexp.record import reason
-
-    _settle(work)
-    config = work.config.copy()
-    with open_dict(config):
-        hydra = config.pop("hydra")
-    try:
-        check(config, list(hydra.overrides.task))
-        prepare(config).loaders.close()
-    except UsageError as error:
-        outcome = outcome._replace(status="refused", reason=str(error), code=2)
-    except Exception as error:
-        outcome = outcome._replace(status="refused", reason=reason(error), code=1)
-    connection.send(outcome)

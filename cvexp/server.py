@@ -15,10 +15,10 @@ import timm
 import torch.utils.tensorboard
 
 import cvexp.augmentation.operation
+import cvexp.child
 import cvexp.cli
 import cvexp.debug
 import cvexp.early_stopping
-import cvexp.launcher
 import cvexp.run
 import cvexp.tracker
 from cvexp.signals import ASKING

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cvexp import cli, launcher, signals
+from cvexp import child, cli, signals
 from cvexp.data import Data, digits
 from cvexp.data.images import Split
 from cvexp.data.store import Form, Pixels
@@ -147,7 +147,7 @@ def in_child(
     Args:
         die: module, name of a function in it, n: the n-th call of that ends in the signal.
     """
-    launcher.start_server()
+    child.start_server()
     context = multiprocessing.get_context("forkserver")
     process = context.Process(target=_child, args=(folder, arguments, die, signal, environment))
     process.start()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from cvexp import launcher
+from cvexp import child
 from cvexp.atomic import write_atomically
 from cvexp.checkpoint import LastAndBest, newest
 from cvexp.console import quieten_lightning
@@ -86,7 +86,7 @@ def test_checkpoints_of_a_run(cvexp: Callable[..., Outcome], tmp_path: Path) -> 
 
 def test_no_crash_of_the_writer_leaves_a_run_without_a_sound_checkpoint(tmp_path: Path) -> None:
     """The process dies before each line in turn; what is there is the old state or the new."""
-    launcher.start_server()
+    child.start_server()
     context = multiprocessing.get_context("forkserver")
     process = context.Process(target=_crash_everywhere, args=(tmp_path,))
     process.start()

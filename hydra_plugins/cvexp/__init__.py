@@ -26,10 +26,10 @@ class Isolated(Launcher):
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         """Start the process that jobs are forked from: its imports take a while."""
-        from cvexp import launcher
+        from cvexp import child
 
         self._config, self._loader = config, hydra_context.config_loader
-        launcher.start_server()
+        child.start_server()
 
     def launch(self, job_overrides: Jobs, initial_job_idx: int) -> list[JobReturn]:
         """Run the jobs that are left to do."""
