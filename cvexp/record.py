@@ -35,6 +35,8 @@ _UNFINISHED: dict[str, Any] = {
     key: {} for key in ("effective", "data", "metrics", "metrics_best", "cost")
 }
 
+_RESULTS = ("ended", "metrics", "metrics_best", "cost")
+
 
 class Record:
     """The record of one run; every change of it is on disk, whole, before `update` returns.
@@ -65,6 +67,10 @@ class Record:
             **_UNFINISHED,
             "resumed": list(before.get("resumed", [])),
         }
+        if before.get("status") == "completed":  # what more epochs are to take the place of
+            self.fields["extends"] = {key: before.get(key) for key in _RESULTS}
+        elif "extends" in before:
+            self.fields["extends"] = before["extends"]
 
     def update(self, **fields: Any) -> None:
         """Change fields and write the record."""

@@ -316,6 +316,7 @@ def test_more_epochs_follow_the_schedule_of_all_of_them(
 ) -> None:
     quick = [*TOY, "tracker=none", "trainer.limit_train_batches=3", "hydra.run.dir=run"]
     assert cvexp(*quick, "trainer.max_epochs=2").code == 0
+    before = json.loads((tmp_path / "run" / "run.json").read_text())
     longer = cvexp("resume", "run", "trainer.max_epochs=4", "loader.num_workers=1")
     assert longer.code == 0, longer.err
     assert "2 epochs become 4: from here on the schedule is that of 4" in longer.out
@@ -327,6 +328,7 @@ def test_more_epochs_follow_the_schedule_of_all_of_them(
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["effective"]["optimizer_steps"] == 12
     assert record["resumed"][0]["max_epochs_before"] == 2
+    assert record["extends"]["metrics"] == before["metrics"] != record["metrics"]
     assert record["metrics_best"]["step"] <= 12
 
 
