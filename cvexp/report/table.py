@@ -213,7 +213,7 @@ def below(document: Document) -> list[str]:
         lines.append(
             "Differences are paired by seed, with 95 % t-intervals; Holm's p counts every contrast "
             "and effect here; could show: the smallest difference that as many seeds find in 80 % "
-            "of cases."
+            "of cases, were it the only one."
         )
     lines += [f"{cell['name']} {flag}." for cell in document["cells"] for flag in cell["flags"]]
     lines += [document["effects_note"]] if document["effects_note"] else []

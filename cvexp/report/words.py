@@ -7,7 +7,6 @@ from typing import Any
 from cvexp.report import statistics
 
 SEEDS_FOR_A_VERDICT = 5  # with fewer, no p of a sign-flip test can be below 0.05
-UNCLEAR = ("no clear difference", "too few seeds")
 
 
 def text(value: Any) -> str:
@@ -197,9 +196,8 @@ def _by_verdict(cells: Sequence[Mapping[str, Any]]) -> list[str]:
         if word in groups:
             named = [_difference(cell) for cell in groups[word]]
             said.append(f"{word[0].upper()}{word[1:]}: {_listed(named)}.")
-    unclear = [c["contrast"] for word in UNCLEAR for c in groups.get(word, [])]
-    if unclear and groups.get(UNCLEAR[0]):
-        said += _not_shown([cell["contrast"] for cell in groups[UNCLEAR[0]]])
+    if unclear := groups.get("no clear difference"):
+        said += _not_shown([cell["contrast"] for cell in unclear])
     if groups.get("descriptive only"):
         said.append("With fewer than three seeds in common nothing can be tested.")
     return said
@@ -216,7 +214,9 @@ def _not_shown(contrasts: Sequence[Mapping[str, Any]]) -> list[str]:
     n = sorted({contrast["n"] for contrast in contrasts})
     seeds = " to ".join(str(k) for k in dict.fromkeys([n[0], n[-1]]))
     least = " to ".join(dict.fromkeys(f"{of:.2g}" for of in (could[0], could[-1])))
-    said = [f"These {seeds} seeds could have shown differences of {least} or more."]
+    said = [
+        f"These {seeds} seeds could have shown differences of {least} or more, each taken alone."
+    ]
     largest = max(contrasts, key=lambda contrast: abs(contrast["mean"]))
     needed = statistics.seeds_needed(largest["sd"], largest["mean"])
     if needed is None or needed > 1000:
