@@ -58,7 +58,8 @@ def made(
         "peak_host_bytes": 2**29,
         "contended": False,
     }
-    record["effective"] |= {"trainable_parameters": 1000 * slow}
+    first = str(next(iter(levels.values()), ""))
+    record["effective"] |= {"trainable_parameters": 1000 * len(first)}
     return record
 
 

@@ -7,7 +7,14 @@ from cvexp.config import UsageError, did_you_mean
 from cvexp.report import statistics, words
 from cvexp.report.cells import Cell, cells_of, levels, shown
 from cvexp.report.comparable import compare, notes_of
-from cvexp.report.contrasts import baseline_of, contrast_of, effects_of, judge, separate
+from cvexp.report.contrasts import (
+    against_best,
+    baseline_of,
+    contrast_of,
+    effects_of,
+    judge,
+    separate,
+)
 from cvexp.report.records import Run
 
 
@@ -31,7 +38,7 @@ def analyse(
     Raises:
         UsageError: a metric that no run has, a baseline that no cell is.
     """
-    read = [run for run in runs if run.record or run.status == "missing"]
+    read = [run for run in runs if run.record or run.is_planned]
     name = _metric(read, metric, select)
     goal = "min" if name.endswith("loss") else "max"
     factors = levels(read)
@@ -49,19 +56,24 @@ def analyse(
         "cells": cells,
         "effects": [],
         "effects_note": None,
+        "family": 0,
     }
     if base is not None:
         for cell in cells:
             cell["contrast"] = None if cell is base else contrast_of(cell, base)
         effects, document["effects_note"] = effects_of(cells, factors, base)
         document["effects"] = effects
-        judge([cell["contrast"] for cell in cells if cell["contrast"]] + effects, goal, margin)
+        family = [cell["contrast"] for cell in cells if cell["contrast"]] + effects
+        judge(family, goal, margin)
+        document["family"] = len(family)
     separate(cells, goal)
     _mark_front(cells, goal)
     flags = compare(cells, base or cells[0], factors)
     document["floor"] = _floor(cells, base or cells[0], name)
     document["notes"] = notes_of(runs, cells, name)
-    document["recommendation"] = words.recommend(cells, goal)
+    top = words.best(cells, goal)
+    against = against_best(cells, top, goal)
+    document["recommendation"] = words.recommend(cells, top, against, goal)
     document["paragraph"] = words.paragraph(document)
     document["runs"] = [_row(run, cells, name, select, base, flags.get(run, {})) for run in runs]
     for cell in cells:
@@ -76,16 +88,16 @@ def _metric(runs: Sequence[Run], asked: str | None, select: str) -> str:
         UsageError: no run has it.
     """
     part = "metrics" if select == "last" else "metrics_best"
-    known = dict.fromkeys(name for run in runs if run.status == "ok" for name in run.part(part))
+    ended = [run for run in runs if run.status == "ok"]
+    known = dict.fromkeys(name for run in ended for name in run.part(part) if "/" in name)
     for name in [asked] if asked else ["test/accuracy", "val/accuracy"]:
         if name in known:
             return name
     if asked is None or not known:
         return asked or "test/accuracy"  # nothing has completed yet, which the table says
-    there = [name for name in known if "/" in name]
     raise UsageError(
-        f"report --metric {asked}: no run has it{did_you_mean(asked, there)}; they have: "
-        f"{', '.join(there)}"
+        f"report --metric {asked}: no run has it{did_you_mean(asked, known)}; they have: "
+        f"{', '.join(known)}"
     )
 
 

@@ -32,11 +32,10 @@ def cells_of(
         members.setdefault(tuple(run.level(key) for key in factors), []).append(run)
     rank = [{level: place for place, level in enumerate(levels)} for levels in factors.values()]
     ordered = sorted(members, key=lambda at: [r[level] for r, level in zip(rank, at, strict=True)])
-    designed = any(run.is_planned for run in runs)
     cells = []
     for at in ordered:
         levels = dict(zip(factors, at, strict=True))
-        planned = {run.seed for run in members[at]} if designed else set(seeds)
+        planned = {run.seed for run in members[at]}
         cells.append(_cell(levels, members[at], [s for s in seeds if s in planned], metric, select))
         cells[-1]["by_seed"] = [
             {"seed": seed, "status": cells[-1]["by_seed"].get(seed, "")} for seed in seeds
@@ -51,24 +50,29 @@ def _cell(
     chosen: dict[Any, Run] = {}
     for run in sorted(runs, key=lambda run: (run.status != "ok", str(run.record.get("started")))):
         chosen.setdefault(run.seed, run)
-    status = {seed: chosen[seed].status if seed in chosen else "missing" for seed in seeds}
+    status = {seed: chosen[seed].status for seed in seeds}
+    besides = [run for run in runs if run is not chosen[run.seed] and run.status != "missing"]
+    again = Counter("duplicate" if run.status == "ok" else run.status for run in besides)
     counts = Counter(status.values())
-    counts["duplicate"] = len(runs) - len(chosen)
     values = [
         {"seed": seed, "value": value, "directory": str(chosen[seed].directory)}
         for seed in seeds
-        if seed in chosen and (value := chosen[seed].value(metric, select)) is not None
+        if (value := chosen[seed].value(metric, select)) is not None
     ]
     numbers = [item["value"] for item in values]
+    lacking = [f"{counts[word]} {word}" for word in STATUSES if counts[word] and word != "ok"]
+    beside = {word: "" if word == "duplicate" else " besides" for word in STATUSES}
+    lacking += [f"{again[word]} {word}{beside[word]}" for word in STATUSES if again[word]]
+    wrong = ", ".join(lacking)
+    counts += again
     counted = {word: counts[word] for word in STATUSES if counts[word]}
-    wrong = ", ".join(f"{number} {word}" for word, number in counted.items() if word != "ok")
     ok = [run for run in chosen.values() if run.status == "ok"]
     return {
         "name": words.cell_name(levels),
         "levels": levels,
         "counts": counted,
         "planned": len(seeds),
-        "complete": f"{counts['ok']}/{len(seeds)}" + (f" ({wrong})" if wrong else ""),
+        "complete": f"{counts['ok']}/{len(seeds)}" + f" ({wrong})" * bool(wrong),
         "by_seed": status,
         "values": values,
         **statistics.estimate(numbers)._asdict(),

@@ -9,9 +9,10 @@ from cvexp.report.cells import Cell, is_whole
 from cvexp.report.records import Run
 
 # What each factor changes by its nature; whatever else differs is said beside the numbers.
+_BY_LENGTH = "optimizer_steps images_seen lr_first lr_last"
 OWN = {
     "accumulation": "effective_batch_size lr_first lr_last",
-    "data": "sha256",
+    "data": "data",
     "early_stopping": "optimizer_steps images_seen lr_last stopped_early",
     "freeze": (
         "trainable_parameters total_parameters trainable_fraction frozen_modules "
@@ -25,60 +26,86 @@ OWN = {
     "optimizer": "lr_first lr_peak lr_last",
     "precision": "precision parameter_dtype compute_dtype",
     "scheduler": "lr_first lr_peak lr_last",
-    "trainer": (
-        "optimizer_steps images_seen lr_first lr_last device devices strategy deterministic "
-        "effective_batch_size"
-    ),
+    "trainer": f"{_BY_LENGTH} device devices strategy deterministic effective_batch_size",
+    "trainer.max_epochs": _BY_LENGTH,
+    "trainer.max_steps": _BY_LENGTH,
+    "trainer.limit_train_batches": _BY_LENGTH,
+    "trainer.accelerator": "device strategy",
+    "trainer.devices": "devices strategy effective_batch_size optimizer_steps lr_first lr_last",
+    "trainer.deterministic": "deterministic",
 }
-_ENVIRONMENT = ("git_commit", "threads")
+_ENVIRONMENT = ("git_commit", "git_dirty", "threads")
 _HARDWARE = ("cpu", "cores", "gpus")
 
 
 def compare(
     cells: Sequence[Cell], base: Cell, factors: Mapping[str, Any]
 ) -> dict[Run, dict[str, str]]:
-    """Flag what differs from the baseline's runs and is not a factor's own doing.
+    """Flag what differs from the baseline's runs, and within a cell, and is no factor's own doing.
 
     Returns:
         For each run, key -> both values, the baseline's first.
     """
-    own = {key for factor in factors for key in OWN.get(factor.partition(".")[0], "").split()}
     reference: dict[Any, Run] = base["chosen"] or next(
         (cell["chosen"] for cell in cells if cell["chosen"]), {}
     )
-    if not reference:
-        return {}
-    every = {}
-    first = next(iter(reference.values()))
+    first = next(iter(reference.values()), None)
+    every: dict[Run, dict[str, str]] = {}
     for cell in cells:
-        found: dict[str, Counter[str]] = {}
-        for seed, run in cell["chosen"].items():
-            other = reference.get(seed, first)
-            every[run] = _differences(run, other, own, factors)
-            for key, said in every[run].items():
-                found.setdefault(key, Counter())[said] += 1
-        for key, pairs in found.items():
-            ways = list(pairs)
-            more = f" (and {len(ways) - 1} more ways)" if len(ways) > 1 else ""
-            cell["flags"].append(f"differs also in {key}: {ways[0]}{more}")
+        runs: dict[Any, Run] = cell["chosen"]
+        one = next(iter(runs.values()), None)
+        from_base = [_differences(run, reference.get(s, first), factors) for s, run in runs.items()]
+        within = [_differences(run, one, factors) for run in runs.values()]
+        cell["flags"] += [f"differs also in {said}" for said in _told(from_base)]
+        cell["flags"] += [f"runs differ in {said}" for said in _told(within)]
+        every |= {
+            run: {**among, **apart}
+            for run, apart, among in zip(runs.values(), from_base, within, strict=True)
+        }
     return every
 
 
-def _differences(run: Run, other: Run, own: set[str], factors: Mapping[str, Any]) -> dict[str, str]:
+def _told(found: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return what runs differ in, with how many of them do."""
+    ways: dict[str, Counter[str]] = {}
+    for differences in found:
+        for key, said in differences.items():
+            ways.setdefault(key, Counter())[said] += 1
+    lines = []
+    for key, pairs in ways.items():
+        more = f", and {len(pairs) - 1} more ways" if len(pairs) > 1 else ""
+        some = pairs.total() < len(found)
+        of = f" ({pairs.total()} of {len(found)} runs)" if some else ""
+        lines.append(f"{key}: {next(iter(pairs))}{more}{of}")
+    return lines
+
+
+def _differences(run: Run, other: Run | None, factors: Mapping[str, Any]) -> dict[str, str]:
     """Return key -> both values, another run's first, of what no factor explains."""
+    if other is None or run is other:
+        return {}
+    moved = [key for key in factors if run.level(key) != other.level(key)]
+    own = {key for of in moved for key in _own(of).split()}
+    if run.seed != other.seed and run.level("early_stopping") != "none":
+        own |= set(OWN["early_stopping"].split())
     found = {}
     here, there = _comparable(run), _comparable(other)
     for key in dict.fromkeys([*there, *here]):
         old, new = there.get(key), here.get(key)
         if old != new and key not in own:
             found[key] = f"{words.short(old)} / {words.short(new)}"
-    if not any(factor in ("experiment", "debug") for factor in factors):
+    if not {"experiment", "debug"} & set(moved):
         for key, (old, new) in run.differs(other).items():
             parts = key.split(".")
             heads = {".".join(parts[: end + 1]) for end in range(len(parts))}
-            if key != "seed" and not heads & set(factors):
+            if key != "seed" and not heads & set(moved):
                 found[key] = f"{words.short(old)} / {words.short(new)}"
     return found
+
+
+def _own(factor: str) -> str:
+    head = factor.partition(".")[0]
+    return OWN.get(factor) or ("" if head == "trainer" else OWN.get(head, ""))
 
 
 def _comparable(run: Run) -> dict[str, Any]:
@@ -97,7 +124,7 @@ def _comparable(run: Run) -> dict[str, Any]:
 def notes_of(runs: Sequence[Run], cells: Sequence[Cell], metric: str) -> list[str]:
     """Return what a reader should know of the runs themselves."""
     notes = _not_deterministic(runs)
-    broken = [run for run in runs if not run.record and run.status != "missing"]
+    broken = [run for run in runs if not (run.record or run.is_planned)]
     notes += [f"{run.directory}: {run.reason}; it is in no cell" for run in broken]
     valueless = sum(cell["counts"].get("ok", 0) - cell["n"] for cell in cells)
     if valueless:
@@ -125,17 +152,28 @@ def notes_of(runs: Sequence[Run], cells: Sequence[Cell], metric: str) -> list[st
 
 
 def _not_deterministic(runs: Sequence[Run]) -> list[str]:
-    """Return which runs of equal identity (and so of equal seed) have other results."""
+    """Return which runs of equal identity (and so of equal seed) ended in other ways."""
     groups: dict[Any, list[Run]] = {}
     for run in runs:
-        if run.status == "ok" and run.record.get("identity"):
+        if run.status in ("ok", "diverged") and run.record.get("identity"):
             groups.setdefault(run.record["identity"], []).append(run)
     found = []
-    for group in groups.values():
-        for run in group[1:]:
-            if run.part("metrics") != group[0].part("metrics"):
-                found.append(
-                    f"non-determinism: {group[0].directory} and {run.directory} are the same run "
-                    "of the same seed, and their results differ"
-                )
+    for first, *others in groups.values():
+        for run in others:
+            if (run.status, run.part("metrics")) == (first.status, first.part("metrics")):
+                continue
+            same = f"{first.directory} and {run.directory} are the same run of the same seed"
+            if apart := _apart(first, run):
+                found.append(f"{same}, and their results differ; so do {apart}")
+            else:
+                found.append(f"non-determinism: {same}, and their results differ")
     return found
+
+
+def _apart(run: Run, other: Run) -> str:
+    """Return which code, data or hardware two equal runs do not share."""
+    here, there = _comparable(run), _comparable(other)
+    keys = [key for key in here if key not in run.part("effective") and here[key] != there.get(key)]
+    return ", ".join(
+        f"{key} ({words.short(here[key])} / {words.short(there.get(key))})" for key in keys
+    )

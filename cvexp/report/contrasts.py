@@ -2,15 +2,17 @@
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
+from hydra.errors import HydraException
 
 from cvexp.config import CONF, UsageError, default_options
 from cvexp.report import statistics, words
 from cvexp.report.cells import Cell
-from cvexp.report.records import Run
+from cvexp.report.records import Run, plain, typed
 
 
 def baseline_of(
@@ -24,20 +26,21 @@ def baseline_of(
     Raises:
         UsageError: no cell has the levels that were asked for.
     """
-    wanted = dict(part.strip().partition("=")[::2] for part in asked.split(",")) if asked else {}
-    fits = [
-        cell
-        for cell in cells
-        if all(words.text(cell["levels"].get(key)) == level for key, level in wanted.items())
-        and wanted.keys() <= cell["levels"].keys()
-    ]
+    parts = re.split(r",\s*(?=[\w./]+=)", asked.strip()) if asked else []
+    try:
+        wanted = {key: plain(level) for key, level in typed(parts).items()}
+    except HydraException:
+        wanted = {asked: None}  # type: ignore[dict-item]  # there are parts of it
+    fits = [cell for cell in cells if wanted.items() <= cell["levels"].items()]
     if not fits:
         known = "; ".join(cell["name"] for cell in cells)
         raise UsageError(f"report --baseline {asked}: no cell is that; there are: {known}")
     if len(cells) == 1:
         return None
     usual = {key: _default(key, runs) for key in factors}
-    return max(fits, key=lambda cell: sum(cell["levels"][key] == usual[key] for key in usual))
+    full = [cell for cell in fits if cell["n"]] if not asked else []  # while a sweep goes on
+    near = [sum(cell["levels"][key] == usual[key] for key in usual) for cell in full or fits]
+    return (full or fits)[near.index(max(near))]
 
 
 def _default(key: str, runs: Sequence[Run]) -> Any:
@@ -92,8 +95,8 @@ def judge(family: Sequence[dict[str, Any]], goal: str, margin: float | None) -> 
     """Give each contrast what depends on how many there are, and its verdict."""
     adjusted = statistics.holm([contrast["p"] for contrast in family])
     values = [[item["value"] for item in contrast["differences"]] for contrast in family]
-    within = [margin and statistics.equivalent(of, margin) for of in values]
-    equivalent = statistics.holm([p if margin else None for p in within])
+    within = [statistics.equivalent(of, margin) if margin else None for of in values]
+    equivalent = statistics.holm(within)
     for contrast, p, p_equivalent, of in zip(family, adjusted, equivalent, values, strict=True):
         low, high = statistics.simultaneous(of, len(family))
         won = sum((value > 0) == (goal == "max") for value in of if value)
@@ -104,7 +107,16 @@ def judge(family: Sequence[dict[str, Any]], goal: str, margin: float | None) -> 
             "p_holm": p,
             "p_equivalent": p_equivalent,
         }
-        contrast["verdict"] = words.verdict(contrast, goal, margin)
+        said = words.verdict(contrast, goal, margin, len(family))
+        contrast["verdict"], contrast["detail"] = said
+
+
+def against_best(cells: Sequence[Cell], top: Cell | None, goal: str) -> dict[str, Any]:
+    """Return each cell's contrast with the best cell, judged as one family; None without seeds."""
+    others = [cell for cell in cells if top and cell["n"] and cell is not top]
+    found = {cell["name"]: contrast_of(cell, top) for cell in others if top}
+    judge([contrast for contrast in found.values() if contrast], goal, None)
+    return found
 
 
 def effects_of(
@@ -186,11 +198,11 @@ def _mean(at: Mapping[Any, Mapping[Any, float]], seed: Any, fixed: Mapping[int, 
 
 def separate(cells: Sequence[Cell], goal: str) -> None:
     """Mark the best cell if it is clear of every other, in the family of all pairs."""
-    best = words.best(cells, goal)
-    if best is None or len(cells) < 2:
+    best, full = words.best(cells, goal), [cell for cell in cells if cell["n"]]
+    if best is None or len(full) < 2:
         return
-    pairs = len(cells) * (len(cells) - 1) // 2
-    contrasts = [contrast_of(best, cell) for cell in cells if cell is not best]
+    pairs = len(full) * (len(full) - 1) // 2
+    contrasts = [contrast_of(best, cell) for cell in full if cell is not best]
     best["separates"] = all(
         of
         and of["p"] is not None

@@ -197,7 +197,8 @@ def _comparison() -> Columns:
 
     def verdict(of: Row) -> str:
         kind = {"better": " good", "worse": " bad"}.get(of["verdict"], "")
-        return f'<span class="verdict{kind}">{_text(of["verdict"])}</span>'
+        detail = f" ({of['detail']})" if of.get("detail") else ""
+        return f'<span class="verdict{kind}">{_text(of["verdict"] + detail)}</span>'
 
     return {
         "difference": lambda of: _number(of["mean"], sign="+"),

@@ -6,13 +6,15 @@ It imports no torch, and reads hundreds of runs in about a second.
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 
 from cvexp.config import NO_PART_OF_IDENTITY, UsageError, options
 from cvexp.record_file import is_held, read_record
@@ -44,6 +46,7 @@ class Run:
         factors: group -> option and key -> value, of what the command line set.
         record: what run.json holds; empty for a missing one.
         is_planned: by a sweep, which says which seeds each cell is to have.
+        others: of its sweep, which have the levels that its plan leaves to the config.
     """
 
     directory: Path
@@ -52,6 +55,7 @@ class Run:
     factors: Mapping[str, Any] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict)
     is_planned: bool = False
+    others: Sequence["Run"] = ()
 
     @property
     def seed(self) -> Any:
@@ -59,17 +63,23 @@ class Run:
         return self.level("seed")
 
     def level(self, key: str) -> Any:
-        """Return a group's option or a key's value: as typed, else as composed; None for none."""
+        """Return a group's option or a key's value: as typed, else as composed.
+
+        Of a run that left no config it is that of another of its sweep, else "unknown".
+        """
         if key in self.factors:
-            return _plain(self.factors[key])
+            return plain(self.factors[key])
         if option := (self.record.get("choices") or {}).get(key):
             return option
+        if not self.config:
+            known = (run.level(key) for run in self.others if run.config and key not in run.factors)
+            return next(known, "unknown")
         node: Any = self.config
         for part in key.split("."):
             node = node.get(part) if isinstance(node, dict) else None
         if isinstance(node, dict):  # a group of a record from before there were choices
             return str(node.get("_target_")).rpartition(".")[2].replace("_", "-")
-        return _plain(node)
+        return plain(node)
 
     def part(self, name: str) -> Mapping[str, Any]:
         """Return a part of the record, such as its cost, or nothing."""
@@ -101,7 +111,7 @@ class Run:
         changed = differences(other.config, self.config)
         for group in set(changed) & set(options()):
             changed[group] = (other.level(group), self.level(group))
-        return {key: [_plain(old), _plain(new)] for key, (old, new) in changed.items()}
+        return {key: [plain(old), plain(new)] for key, (old, new) in changed.items()}
 
     @cached_property
     def curves(self) -> dict[str, list[list[float]]]:
@@ -160,13 +170,12 @@ def read(directory: Path) -> Run:
         status = "lost"
     if status == "failed" and "out of memory" in str(reason):
         status = "out of memory"
-    typed = record.get("factors") or {}
-    return Run(directory, status, reason, _factors(typed), record)
+    return Run(directory, status, reason, _factors(record.get("factors") or {}), record)
 
 
 def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return one row a run: directory, status, factors, seed, metrics, costs."""
-    typed = dict.fromkeys(key for run in runs for key in run.factors if key != "seed")
+    keys = dict.fromkeys(key for run in runs for key in run.factors if key != "seed")
     found = []
     for run in runs:
         cost, metrics = run.part("cost"), run.part("metrics")
@@ -176,7 +185,7 @@ def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
                 "directory": str(run.directory),
                 "status": run.status,
                 "reason": run.reason,
-                **{key: run.level(key) for key in typed},
+                **{key: run.level(key) for key in keys},
                 "seed": run.seed,
                 **metrics,
                 **{f"best/{name}": value for name, value in best.items()},
@@ -191,40 +200,58 @@ def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return found
 
 
-def _designed(path: Path) -> Iterator[Run]:
+def _designed(path: Path) -> list[Run]:
     """Return the runs of a sweep as it was planned, whether they are there or not."""
     try:
         cells = json.loads(path.read_text("utf-8"))["cells"]
         planned = [(path.parent / cell["directory"], list(cell["overrides"])) for cell in cells]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path} is no design of a sweep: {error}".replace("\n", " ")) from error
+    found: list[Run] = []
     for directory, overrides in planned:
-        if (directory / "run.json").is_file():
-            yield replace(read(directory), is_planned=True)
-        else:
-            yield Run(directory, "missing", None, _factors(_typed(overrides)), is_planned=True)
+        there = (directory / "run.json").is_file()
+        run = read(directory) if there else Run(directory, "missing")
+        run.is_planned = True
+        if not run.record:
+            run.factors, run.others = _factors(_typed(path, overrides)), found
+        found.append(run)
+    return found
 
 
-def _typed(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return what overrides set, as a record would have it."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+def _typed(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return what overrides set, as a record would have it.
 
+    Raises:
+        UsageError: it is none, in the file that names it.
+    """
+    try:
+        return typed(overrides)
+    except (HydraException, TypeError) as error:
+        raise UsageError(f"{path} is no design of a sweep: {error}".replace("\n", " ")) from error
+
+
+def typed(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return what overrides set: group -> option, key -> value.
+
+    Raises:
+        HydraException: it is none.
+    """
     found: dict[str, Any] = {}
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         if override.key_or_group in options():
             found[override.key_or_group] = override.get_value_element_as_str()
         elif not override.is_delete():
-            found[override.key_or_group] = override.value()
+            found[override.key_or_group] = plain(override.value())
     return found
 
 
-def _factors(typed: Mapping[str, Any]) -> dict[str, Any]:
+def _factors(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return what may be a factor of what was typed."""
     left = tuple(f"{key}." for key in NO_FACTOR)
-    return {k: v for k, v in typed.items() if k not in NO_FACTOR and not k.startswith(left)}
+    return {k: v for k, v in overrides.items() if k not in NO_FACTOR and not k.startswith(left)}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a value that can be compared and counted: a list or a mapping as JSON."""
     if isinstance(value, list | dict):
         return json.dumps(value, default=str)

@@ -54,6 +54,7 @@ class Sheet(NamedTuple):
 
 
 _COMPARED = ("difference", "its interval", "Holm p", "could show", "verdict")
+COSTS = ("trainable_parameters", "images_per_s", "train_s", "peak_bytes", "energy_j")
 _COSTS = ("parameters", "images/s", "train s", "memory", "energy J")
 _MOST_FACTORS = 4  # in columns of their own
 
@@ -91,25 +92,26 @@ def _cell(cell: Mapping[str, Any], is_baseline: bool) -> list[str]:
         *(
             ["-"] * (len(_COMPARED) - 1) + ["baseline"]
             if is_baseline
-            else _difference(cell["contrast"])
+            else _difference(cell["contrast"], cell["n"])
         ),
         _cost(cost["trainable_parameters"], "{:,.0f}".format),
         _cost(cost["images_per_s"], "{:,.0f}".format),
-        _cost(cost["train_s"], "{:,.1f}".format),
+        _cost(cost["train_s"], "{:,.1f}".format) + " *" * cell["pareto"],
         _cost(cost["peak_bytes"], size),
         _cost(cost["energy_j"], "{:,.0f}".format),
     ]
 
 
-def _difference(contrast: Mapping[str, Any] | None) -> list[str]:
+def _difference(contrast: Mapping[str, Any] | None, n: int) -> list[str]:
+    """Return the columns of a contrast of a cell with n values."""
     if contrast is None:
-        return ["-"] * len(_COMPARED)
+        return [*["-"] * (len(_COMPARED) - 1), "no seed in common" if n else "-"]
     return [
         words.number(contrast["mean"], signed=True),
         words.interval(contrast, signed=True) if contrast["low"] is not None else "-",
         probability(contrast["p_holm"]),
         words.number(contrast["detectable"]) if contrast["detectable"] else "-",
-        contrast["verdict"].partition(" (")[0],
+        words.short_verdict(contrast, n),
     ]
 
 
@@ -141,7 +143,7 @@ def effects(document: Document) -> Sheet | None:
         return None
     header = ["effect", "kind", "n", *_COMPARED]
     rows = [
-        [effect["name"], effect["kind"], str(effect["n"]), *_difference(effect)]
+        [effect["name"], effect["kind"], str(effect["n"]), *_difference(effect, effect["n"])]
         for effect in document["effects"]
     ]
     return Sheet("Effects of single factors, averaged over the others", header, rows)
@@ -156,6 +158,25 @@ def values(document: Document) -> Sheet:
         spread = [words.number(cell[name]) for name in ("sd", "min", "max")]
         rows.append([*_named(cell, keys), *spread, ", ".join(each) if len(each) <= 10 else "-"])
     return Sheet("Values", [*keys, "sd", "min", "max", "each seed"], rows, lead=len(keys))
+
+
+def costs(document: Document) -> Sheet:
+    """Return each cell's costs as medians and ranges; times of runs that had the device alone."""
+    keys = _keys(document)
+    forms = ["{:,.0f}".format, "{:,.0f}".format, "{:,.1f}".format, size, "{:,.0f}".format]
+    rows = [
+        [*_named(cell, keys), *map(_range, (cell["cost"][name] for name in COSTS), forms)]
+        for cell in document["cells"]
+    ]
+    return Sheet("Costs: median (lowest to highest, n)", [*keys, *_COSTS], rows, lead=len(keys))
+
+
+def _range(spread: Mapping[str, Any] | None, form: Callable[[float], str]) -> str:
+    if spread is None:
+        return "-"
+    return (
+        f"{form(spread['median'])} ({form(spread['low'])} to {form(spread['high'])}, {spread['n']})"
+    )
 
 
 def tests(document: Document) -> Sheet | None:
@@ -179,6 +200,7 @@ def tests(document: Document) -> Sheet | None:
 def _test(contrast: Mapping[str, Any]) -> list[str]:
     flip = f"{probability(contrast['p_sign_flip'])} ({probability(contrast['p_floor'])})"
     return [
+        str(contrast["n"]),
         f"{contrast['wins']}/{contrast['n']}",
         probability(contrast["p"]),
         probability(contrast["p_holm"]),
@@ -214,6 +236,10 @@ def below(document: Document) -> list[str]:
             "Differences are paired by seed, with 95 % t-intervals; Holm's p counts every contrast "
             "and effect here; could show: the smallest difference that as many seeds find in 80 % "
             "of cases, were it the only one."
+        )
+    if any(cell["pareto"] for cell in document["cells"]):
+        lines.append(
+            f"*: the Pareto set of {metric['name']} against train time; costs are medians."
         )
     lines += [f"{cell['name']} {flag}." for cell in document["cells"] for flag in cell["flags"]]
     lines += [document["effects_note"]] if document["effects_note"] else []
@@ -267,7 +293,8 @@ def markdown(document: Document, alternatives: Mapping[str, str]) -> str:
     metric = document["metric"]
     lines = [f"# {_escaped(metric['name'])}: {_escaped(', '.join(document['source']))}", ""]
     lines += [_escaped(document["paragraph"]), ""]
-    detail = [sheet.without_empty() for sheet in (values(document), tests(document)) if sheet]
+    every = (values(document), costs(document), tests(document))
+    detail = [sheet.without_empty() for sheet in every if sheet]
     for sheet in [*sheets(document), *detail]:
         lines += [f"## {_escaped(sheet.title)}", "", _row(sheet.header)]
         lines.append(_row(["---"] * len(sheet.header), escape=False))

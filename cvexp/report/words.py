@@ -6,7 +6,8 @@ from typing import Any
 
 from cvexp.report import statistics
 
-SEEDS_FOR_A_VERDICT = 5  # with fewer, no p of a sign-flip test can be below 0.05
+SEEDS_FOR_A_VERDICT = 5  # the method's bound
+SAME = "the same difference in every seed"
 
 
 def text(value: Any) -> str:
@@ -58,85 +59,126 @@ def interval(of: Mapping[str, Any], signed: bool = False) -> str:
     return f"{number(of['low'], signed)} to {number(of['high'], signed)}"
 
 
-def verdict(contrast: Mapping[str, Any], goal: str, margin: float | None) -> str:
-    """Return what the seeds of one contrast show, and no more.
+def verdict(
+    contrast: Mapping[str, Any], goal: str, margin: float | None, family: int
+) -> tuple[str, str | None]:
+    """Return what the seeds of one contrast show, and no more: a word, and what goes with it.
 
     Args:
         contrast: with its Holm-adjusted p in its family.
+        family: how many contrasts are judged together.
     """
     n, p = contrast["n"], contrast["p_holm"]
     if n < 3:
-        return "descriptive only"
+        return "descriptive only", None
     if margin and contrast["p_equivalent"] is not None and contrast["p_equivalent"] < 0.05:
-        return f"equivalent within {margin:g}"
+        return f"equivalent within {margin:g}", None
     if p is None:
-        return f"the same difference in {count(n, 'seed')}: nothing to test"
-    if p < 0.05 and n >= SEEDS_FOR_A_VERDICT:
-        return "better" if (contrast["mean"] > 0) == (goal == "max") else "worse"
+        return SAME, "nothing to test"
+    if p < 0.05 and n < SEEDS_FOR_A_VERDICT:
+        return "too few seeds for a verdict", f"{n} of {SEEDS_FOR_A_VERDICT}"
+    if p < 0.05 and contrast.get("kind") == "interaction":
+        return ("above" if contrast["mean"] > 0 else "below") + " the sum of both", None
     if p < 0.05:
-        return f"too few seeds for a verdict ({n} of {SEEDS_FOR_A_VERDICT})"
+        return "better" if (contrast["mean"] > 0) == (goal == "max") else "worse", None
     if contrast["sd"] == 0:
-        return f"identical in {count(n, 'seed')}"
-    return f"no clear difference ({n} seeds could show {contrast['detectable']:.2g} or more)"
+        return "identical", f"in {count(n, 'seed')}"
+    if contrast["p"] < 0.05:
+        alone = f"p alone {contrast['p']:.2g}"
+        return "no clear difference", f"not among {family} comparisons; {alone}"
+    could = f"{contrast['detectable']:.2g}"
+    return "no clear difference", f"{n} seeds could show {could} or more"
+
+
+def short_verdict(contrast: Mapping[str, Any], n: int) -> str:
+    """Return a verdict as a table has it: with the number of pairs where a cell has n values."""
+    word = str(contrast["verdict"])
+    if word.startswith("too few"):
+        return f"{word} ({contrast['detail']})"
+    return word if contrast["n"] == n else f"{word} ({count(contrast['n'], 'pair')})"
 
 
 def best(cells: Iterable[dict[str, Any]], goal: str) -> dict[str, Any] | None:
-    """Return the cell with the best mean, the first of equals; None without any."""
+    """Return the cell with the best mean, the first of equals, or None.
+
+    Of as many seeds as a verdict needs, where there is any such cell: few luck into a mean.
+    """
     sign = 1 if goal == "max" else -1
     full = [cell for cell in cells if cell["n"]]
-    return max(full, key=lambda cell: sign * cell["mean"], default=None)
+    enough = [cell for cell in full if cell["n"] >= SEEDS_FOR_A_VERDICT]
+    return max(enough or full, key=lambda cell: sign * cell["mean"], default=None)
 
 
-def recommend(cells: Sequence[dict[str, Any]], goal: str) -> dict[str, Any] | None:
+def recommend(
+    cells: Sequence[dict[str, Any]],
+    top: dict[str, Any] | None,
+    against: Mapping[str, Any],
+    goal: str,
+) -> dict[str, Any] | None:
     """Return the cheapest cell that is not shown worse than the best, in a sentence.
 
-    Cells with too few seeds in common with the best to be shown worse are no candidates.
+    Args:
+        top: the best cell.
+        against: each other cell's contrast with it, judged as one family.
     """
-    top = best(cells, goal)
-    if top is None or sum(bool(cell["n"]) for cell in cells) < 2:
+    others = [cell for cell in cells if cell["n"] and cell is not top]
+    if top is None or not others:
         return None
-    if not top["cost"]["train_s"]:
-        return _none(f"the best, {top['name']}, has no train time of its own")
-    against = {cell["name"]: _against(cell, top) for cell in cells if cell["n"] and cell is not top}
-    adjusted = statistics.holm([statistics.p_value(of) if of else None for of in against.values()])
-    tested = zip(against.items(), adjusted, strict=True)
-    enough = {name: p for (name, of), p in tested if len(of) >= SEEDS_FOR_A_VERDICT}
-    if not enough:
-        return _none(
-            f"no cell has {SEEDS_FOR_A_VERDICT} seeds in common with the best, {top['name']} "
-            f"({number(top['mean'])})"
-        )
-    as_good = [name for name, p in enough.items() if p is None or p >= 0.05]
-    left = [top, *(cell for cell in cells if cell["name"] in as_good and cell["cost"]["train_s"])]
-    chosen = min(left, key=lambda cell: cell["cost"]["train_s"]["median"])
-    return {"cell": chosen["name"], "sentence": _advice(chosen, top, against)}
+    left, apart = [], []
+    for cell in others:
+        contrast = against[cell["name"]]
+        if contrast is None or contrast["n"] < SEEDS_FOR_A_VERDICT:
+            apart.append(f"{_timed(cell)}, {contrast['n'] if contrast else 0} seeds in common")
+        elif not (cell["cost"]["train_s"] or _is_worse(cell, contrast, goal)):
+            apart.append(f"{_timed(cell)}, no train time of its own")
+        elif not _is_worse(cell, contrast, goal):
+            left.append(cell)
+    advice = {"cell": None, "best": top["name"], "against": against}
+    if len(apart) == len(others) or not top["cost"]["train_s"]:
+        why = "has no train time of its own"
+        if len(apart) == len(others):
+            why = "can be compared with no other cell: " + _listed(apart)
+        said = f"Which cheaper cell would do cannot be said: the best, {_timed(top)}, {why}."
+        return {**advice, "sentence": said}
+    chosen = min([top, *left], key=lambda cell: cell["cost"]["train_s"]["median"])
+    sentence = _advice(chosen, top, against)
+    if apart:
+        sentence += f" Not judged: {_listed(apart)}."
+    return {**advice, "cell": chosen["name"], "sentence": sentence}
 
 
-def _none(why: str) -> dict[str, Any]:
-    return {"cell": None, "sentence": f"Which cheaper cell would do cannot be said: {why}."}
+def _is_worse(cell: Mapping[str, Any], contrast: Mapping[str, Any], goal: str) -> bool:
+    """Return whether a cell is shown worse than the best, or than the baseline."""
+    wrong_way = (contrast["mean"] < 0) == (goal == "max")
+    shown = {contrast["verdict"], (cell["contrast"] or {}).get("verdict")}
+    return "worse" in shown or (contrast["verdict"] == SAME and wrong_way)
 
 
-def _against(cell: Mapping[str, Any], top: Mapping[str, Any]) -> list[float]:
-    there = {item["seed"]: item["value"] for item in top["values"]}
-    return [i["value"] - there[i["seed"]] for i in cell["values"] if i["seed"] in there]
+def told(cell: Mapping[str, Any], *more: str) -> str:
+    """Return a cell with its mean, more of it, and what is lacking of its runs."""
+    lacks = [cell["complete"]] if cell["counts"] != {"ok": cell["planned"]} else []
+    return f"{cell['name']} ({', '.join([number(cell['mean']), *more, *lacks])})"
+
+
+def _timed(cell: Mapping[str, Any]) -> str:
+    spent = cell["cost"]["train_s"]
+    return told(cell, *([_seconds(spent["median"])] if spent else []))
 
 
 def _advice(
-    chosen: Mapping[str, Any], top: Mapping[str, Any], against: Mapping[str, Sequence[float]]
+    chosen: Mapping[str, Any], top: Mapping[str, Any], against: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    def told(cell: Mapping[str, Any]) -> str:
-        return f"({number(cell['mean'])}, {_seconds(cell['cost']['train_s']['median'])})"
-
     if chosen is top:
         return (
-            f"{top['name']} {told(top)} has the best mean, and no cell that is not shown worse "
+            f"{_timed(top)} has the best mean, and no cell that was judged and not found worse "
             "trains in less time."
         )
-    estimate = statistics.estimate(against[chosen["name"]])
-    difference = f"{number(estimate.mean, True)}, {interval(estimate._asdict(), True)}"
+    contrast = against[chosen["name"]]
+    difference = f"{number(contrast['mean'], True)}, {interval(contrast, True)}"
+    p = "" if contrast["p_holm"] is None else f", Holm p {contrast['p_holm']:.2g}"
     return (
-        f"{chosen['name']} {told(chosen)} is the cheapest cell that is not shown worse than the "
-        f"best, {top['name']} {told(top)}: the difference is {difference} (n = {estimate.n})."
+        f"{_timed(chosen)} is the cheapest cell that is not shown worse than the best, "
+        f"{_timed(top)}: the difference is {difference} (n = {contrast['n']}{p})."
     )
 
 
@@ -164,12 +206,13 @@ def paragraph(document: Mapping[str, Any]) -> str:
         said += [_alone(cell) for cell in cells if cell["n"]]
         return " ".join(said)
     base = next(cell for cell in cells if cell["name"] == document["baseline"])
-    if not base["n"]:
+    if base["n"]:
+        said.append(f"The baseline is {told(base, interval(base))}.")
+        said += _by_verdict([cell for cell in cells if cell["contrast"]], document["family"])
+        said += _unpaired(cells, base)
+        said += _by_factor(document["effects"])
+    else:
         said.append(f"The baseline, {base['name']}, has no value, so nothing is compared with it.")
-        return " ".join(said)
-    said.append(f"The baseline is {base['name']} ({number(base['mean'])}, {interval(base)}).")
-    said += _by_verdict([cell for cell in cells if cell["contrast"]])
-    said += _by_factor(document["effects"])
     if advice := document["recommendation"]:
         said.append(advice["sentence"])
     return " ".join(said)
@@ -186,18 +229,19 @@ def _alone(cell: Mapping[str, Any]) -> str:
     return seen
 
 
-def _by_verdict(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+def _by_verdict(cells: Sequence[Mapping[str, Any]], family: int) -> list[str]:
     """Say which cells are better, worse, equivalent, and what could not have been shown."""
+    if cells and all(cell["contrast"]["n"] == 1 for cell in cells):
+        return ["One seed in common: nothing can be tested, and the best of many is optimistic."]
     said, groups = [], dict[str, list[Mapping[str, Any]]]()
     for cell in cells:
-        word = cell["contrast"]["verdict"].partition(" (")[0]
-        groups.setdefault(word, []).append(cell)
+        groups.setdefault(cell["contrast"]["verdict"], []).append(cell)
     for word in ("better", "worse", *(word for word in groups if word not in ("better", "worse"))):
         if word in groups:
             named = [_difference(cell) for cell in groups[word]]
             said.append(f"{word[0].upper()}{word[1:]}: {_listed(named)}.")
     if unclear := groups.get("no clear difference"):
-        said += _not_shown([cell["contrast"] for cell in unclear])
+        said += _not_shown([cell["contrast"] for cell in unclear], family)
     if groups.get("descriptive only"):
         said.append("With fewer than three seeds in common nothing can be tested.")
     return said
@@ -205,40 +249,58 @@ def _by_verdict(cells: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _difference(cell: Mapping[str, Any]) -> str:
     contrast = cell["contrast"]
-    return f"{cell['name']} ({number(contrast['mean'], True)}, {interval(contrast, True)})"
+    seen = f"{number(contrast['mean'], True)}, {interval(contrast, True)}"
+    whole = cell["counts"] == {"ok": cell["planned"]}
+    return f"{cell['name']} ({seen}{'' if whole else ', ' + cell['complete']})"
 
 
-def _not_shown(contrasts: Sequence[Mapping[str, Any]]) -> list[str]:
+def _unpaired(cells: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> list[str]:
+    """Say which cells have no seed in common with the baseline, and what is known without."""
+    found = []
+    for cell in cells:
+        if cell["n"] and not cell["contrast"] and cell is not base:
+            here, there = ([item["value"] for item in of["values"]] for of in (cell, base))
+            ends = statistics.welch(here, there)
+            known = interval({"low": ends[0], "high": ends[1]}, True) if ends else "no interval"
+            found.append(f"{told(cell)}, Welch's interval {known}")
+    return [f"No seed in common with the baseline: {_listed(found)}."] if found else []
+
+
+def _not_shown(contrasts: Sequence[Mapping[str, Any]], family: int) -> list[str]:
     """Say what the seeds could have shown, and how many more a difference as seen would take."""
     could = sorted(contrast["detectable"] for contrast in contrasts)
     n = sorted({contrast["n"] for contrast in contrasts})
     seeds = " to ".join(str(k) for k in dict.fromkeys([n[0], n[-1]]))
     least = " to ".join(dict.fromkeys(f"{of:.2g}" for of in (could[0], could[-1])))
-    said = [
-        f"These {seeds} seeds could have shown differences of {least} or more, each taken alone."
-    ]
+    said = [f"These {seeds} seeds could have shown differences of {least} or more, each alone."]
     largest = max(contrasts, key=lambda contrast: abs(contrast["mean"]))
-    needed = statistics.seeds_needed(largest["sd"], largest["mean"])
-    if needed is None or needed > 1000:
+    alone, among = (
+        statistics.seeds_needed(largest["sd"], largest["mean"], level=1 - 0.05 / many, most=1000)
+        for many in (1, family)
+    )
+    if among is None or alone is None:
         said.append("What was seen is so small that no practical number of seeds would show it.")
-    elif needed > largest["n"]:
-        more = needed - largest["n"]
+    else:
         said.append(
             f"To show one as large as the largest of them ({abs(largest['mean']):.2g}) takes some "
-            f"{needed} seeds, {more} more."
+            f"{among} seeds among these {family} comparisons, {max(among - largest['n'], 0)} more "
+            f"({alone} were it the only one)."
         )
     return said
 
 
 def _by_factor(effects: Sequence[Mapping[str, Any]]) -> list[str]:
-    clear = [effect for effect in effects if effect["verdict"] in ("better", "worse")]
     said = [
         f"{effect['name']}: {effect['verdict']} ({number(effect['mean'], True)}, "
         f"{interval(effect, True)})"
-        for effect in clear
-        if effect["kind"] == "main"
+        for effect in effects
+        if effect["verdict"] in ("better", "worse")
     ]
-    crossed = [effect["name"] for effect in clear if effect["kind"] == "interaction"]
+    crossed = [
+        f"{effect['name']} is {effect['verdict']}"
+        for effect in effects
+        if effect["verdict"].endswith("the sum of both")
+    ]
     lines = [f"Averaged over the rest, {_listed(said)}."] if said else []
     if crossed:
         lines.append(f"The factors do not simply add up: {_listed(crossed)}.")
