@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cvexp.config import UsageError, did_you_mean
-from cvexp.report import statistics, words
+from cvexp.report import advice, statistics, words
 from cvexp.report.cells import Cell, cells_of, levels, shown
 from cvexp.report.comparable import compare, notes_of
 from cvexp.report.contrasts import (
@@ -71,9 +71,9 @@ def analyse(
     flags = compare(cells, base or cells[0], factors)
     document["floor"] = _floor(cells, base or cells[0], name)
     document["notes"] = notes_of(runs, cells, name)
-    top = words.best(cells, goal)
+    top = advice.best(cells, goal)
     against = against_best(cells, top, goal)
-    document["recommendation"] = words.recommend(cells, top, against, goal)
+    document["recommendation"] = advice.recommend(cells, top, against, goal)
     document["paragraph"] = words.paragraph(document)
     document["runs"] = [_row(run, cells, name, select, base, flags.get(run, {})) for run in runs]
     for cell in cells:

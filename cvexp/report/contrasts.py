@@ -11,6 +11,7 @@ from hydra.errors import HydraException
 
 from cvexp.config import CONF, UsageError, default_options
 from cvexp.report import statistics, words
+from cvexp.report.advice import best as best_of
 from cvexp.report.cells import Cell
 from cvexp.report.records import Run, plain, typed
 
@@ -198,7 +199,7 @@ def _mean(at: Mapping[Any, Mapping[Any, float]], seed: Any, fixed: Mapping[int, 
 
 def separate(cells: Sequence[Cell], goal: str) -> None:
     """Mark the best cell if it is clear of every other, in the family of all pairs."""
-    best, full = words.best(cells, goal), [cell for cell in cells if cell["n"]]
+    best, full = best_of(cells, goal), [cell for cell in cells if cell["n"]]
     if best is None or len(full) < 2:
         return
     pairs = len(full) * (len(full) - 1) // 2

@@ -1,7 +1,7 @@
-"""What the report says in words, and no more than is known: verdicts, advice, the paragraph."""
+"""What the report says in words, and no more than is known: verdicts and the paragraph."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cvexp.report import statistics
@@ -98,92 +98,10 @@ def short_verdict(contrast: Mapping[str, Any], n: int) -> str:
     return word if contrast["n"] == n else f"{word} ({count(contrast['n'], 'pair')})"
 
 
-def best(cells: Iterable[dict[str, Any]], goal: str) -> dict[str, Any] | None:
-    """Return the cell with the best mean, the first of equals, or None.
-
-    Of as many seeds as a verdict needs, where there is any such cell: few luck into a mean.
-    """
-    sign = 1 if goal == "max" else -1
-    full = [cell for cell in cells if cell["n"]]
-    enough = [cell for cell in full if cell["n"] >= SEEDS_FOR_A_VERDICT]
-    return max(enough or full, key=lambda cell: sign * cell["mean"], default=None)
-
-
-def recommend(
-    cells: Sequence[dict[str, Any]],
-    top: dict[str, Any] | None,
-    against: Mapping[str, Any],
-    goal: str,
-) -> dict[str, Any] | None:
-    """Return the cheapest cell that is not shown worse than the best, in a sentence.
-
-    Args:
-        top: the best cell.
-        against: each other cell's contrast with it, judged as one family.
-    """
-    others = [cell for cell in cells if cell["n"] and cell is not top]
-    if top is None or not others:
-        return None
-    left, apart = [], []
-    for cell in others:
-        contrast = against[cell["name"]]
-        if contrast is None or contrast["n"] < SEEDS_FOR_A_VERDICT:
-            apart.append(f"{_timed(cell)}, {contrast['n'] if contrast else 0} seeds in common")
-        elif not (cell["cost"]["train_s"] or _is_worse(cell, contrast, goal)):
-            apart.append(f"{_timed(cell)}, no train time of its own")
-        elif not _is_worse(cell, contrast, goal):
-            left.append(cell)
-    advice = {"cell": None, "best": top["name"], "against": against}
-    if len(apart) == len(others) or not top["cost"]["train_s"]:
-        why = "has no train time of its own"
-        if len(apart) == len(others):
-            why = "can be compared with no other cell: " + _listed(apart)
-        said = f"Which cheaper cell would do cannot be said: the best, {_timed(top)}, {why}."
-        return {**advice, "sentence": said}
-    chosen = min([top, *left], key=lambda cell: cell["cost"]["train_s"]["median"])
-    sentence = _advice(chosen, top, against)
-    if apart:
-        sentence += f" Not judged: {_listed(apart)}."
-    return {**advice, "cell": chosen["name"], "sentence": sentence}
-
-
-def _is_worse(cell: Mapping[str, Any], contrast: Mapping[str, Any], goal: str) -> bool:
-    """Return whether a cell is shown worse than the best, or than the baseline."""
-    wrong_way = (contrast["mean"] < 0) == (goal == "max")
-    shown = {contrast["verdict"], (cell["contrast"] or {}).get("verdict")}
-    return "worse" in shown or (contrast["verdict"] == SAME and wrong_way)
-
-
 def told(cell: Mapping[str, Any], *more: str) -> str:
     """Return a cell with its mean, more of it, and what is lacking of its runs."""
     lacks = [cell["complete"]] if cell["counts"] != {"ok": cell["planned"]} else []
     return f"{cell['name']} ({', '.join([number(cell['mean']), *more, *lacks])})"
-
-
-def _timed(cell: Mapping[str, Any]) -> str:
-    spent = cell["cost"]["train_s"]
-    return told(cell, *([_seconds(spent["median"])] if spent else []))
-
-
-def _advice(
-    chosen: Mapping[str, Any], top: Mapping[str, Any], against: Mapping[str, Mapping[str, Any]]
-) -> str:
-    if chosen is top:
-        return (
-            f"{_timed(top)} has the best mean, and no cell that was judged and not found worse "
-            "trains in less time."
-        )
-    contrast = against[chosen["name"]]
-    difference = f"{number(contrast['mean'], True)}, {interval(contrast, True)}"
-    p = "" if contrast["p_holm"] is None else f", Holm p {contrast['p_holm']:.2g}"
-    return (
-        f"{_timed(chosen)} is the cheapest cell that is not shown worse than the best, "
-        f"{_timed(top)}: the difference is {difference} (n = {contrast['n']}{p})."
-    )
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
 def paragraph(document: Mapping[str, Any]) -> str:
@@ -201,7 +119,7 @@ def paragraph(document: Mapping[str, Any]) -> str:
         lacking = [
             f"{c['name']} {c['complete']}" for c in cells if c["counts"] != {"ok": c["planned"]}
         ]
-        said.append(f"Incomplete: {_listed(lacking)}.")
+        said.append(f"Incomplete: {listed(lacking)}.")
     if document["baseline"] is None:
         said += [_alone(cell) for cell in cells if cell["n"]]
         return " ".join(said)
@@ -239,7 +157,7 @@ def _by_verdict(cells: Sequence[Mapping[str, Any]], family: int) -> list[str]:
     for word in ("better", "worse", *(word for word in groups if word not in ("better", "worse"))):
         if word in groups:
             named = [_difference(cell) for cell in groups[word]]
-            said.append(f"{word[0].upper()}{word[1:]}: {_listed(named)}.")
+            said.append(f"{word[0].upper()}{word[1:]}: {listed(named)}.")
     if unclear := groups.get("no clear difference"):
         said += _not_shown([cell["contrast"] for cell in unclear], family)
     if groups.get("descriptive only"):
@@ -263,7 +181,7 @@ def _unpaired(cells: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> li
             ends = statistics.welch(here, there)
             known = interval({"low": ends[0], "high": ends[1]}, True) if ends else "no interval"
             found.append(f"{told(cell)}, Welch's interval {known}")
-    return [f"No seed in common with the baseline: {_listed(found)}."] if found else []
+    return [f"No seed in common with the baseline: {listed(found)}."] if found else []
 
 
 def _not_shown(contrasts: Sequence[Mapping[str, Any]], family: int) -> list[str]:
@@ -301,13 +219,13 @@ def _by_factor(effects: Sequence[Mapping[str, Any]]) -> list[str]:
         for effect in effects
         if effect["verdict"].endswith("the sum of both")
     ]
-    lines = [f"Averaged over the rest, {_listed(said)}."] if said else []
+    lines = [f"Averaged over the rest, {listed(said)}."] if said else []
     if crossed:
-        lines.append(f"The factors do not simply add up: {_listed(crossed)}.")
+        lines.append(f"The factors do not simply add up: {listed(crossed)}.")
     return lines
 
 
-def _listed(items: Sequence[str], most: int = 6) -> str:
+def listed(items: Sequence[str], most: int = 6) -> str:
     """Return items in a row, and how many more there are."""
     more = f", and {len(items) - most} more" if len(items) > most else ""
     return "; ".join(items[:most]) + more
