@@ -254,6 +254,15 @@ def test_advice_is_of_what_could_be_judged() -> None:
     assert "can be compared with no other cell" in none["sentence"]
 
 
+def test_times_of_other_hardware_are_said_to_be(tmp_path: Path) -> None:
+    grid = [(level, seed) for level in ("last", "full") for seed in range(5)]
+    every = [made({"freeze": level}, seed, 0.9 + seed % 3 / 99) for level, seed in grid]
+    for record in every[:5]:
+        record["environment"]["hardware"]["cpu"] = "another"
+    document = report(write(tmp_path / "s", every))
+    assert "of different hardware" in document["recommendation"]["sentence"]
+
+
 def test_cells_without_a_seed_in_common_and_cells_without_a_value() -> None:
     two = {"freeze": ["last", "full"]}
     apart = runs(two, {("last",): [0.5, 0.6], ("full",): [0.8, 0.9, 0.85]})

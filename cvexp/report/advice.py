@@ -5,6 +5,8 @@ from typing import Any
 
 from cvexp.report import words
 
+HARDWARE = tuple(f"differs also in {key}:" for key in ("cpu", "cores", "gpus", "threads", "device"))
+
 
 def best(cells: Iterable[dict[str, Any]], goal: str) -> dict[str, Any] | None:
     """Return the cell with the best mean, the first of equals, or None.
@@ -60,6 +62,8 @@ def recommend(
         sentence = _advice(chosen, against[chosen["name"]], first)
     if apart:
         sentence += f" Not judged: {words.listed(apart)}."
+    if any(flag.startswith(HARDWARE) for cell in (top, *left) for flag in cell["flags"]):
+        sentence += " Their train times are of different hardware."
     return {**advice, "cell": chosen["name"], "sentence": sentence}
 
 
