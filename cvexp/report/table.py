@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -141,9 +142,9 @@ def effects(document: Document) -> Sheet | None:
     """Return main effects and interactions; None where there are none."""
     if not document["effects"]:
         return None
-    header = ["effect", "kind", "n", *_COMPARED]
+    header = ["effect", "n", *_COMPARED]
     rows = [
-        [effect["name"], effect["kind"], str(effect["n"]), *_difference(effect, effect["n"])]
+        [effect["name"], str(effect["n"]), *_difference(effect, effect["n"])]
         for effect in document["effects"]
     ]
     return Sheet("Effects of single factors, averaged over the others", header, rows)
@@ -277,7 +278,9 @@ def _fitting(sheet: Sheet) -> list[Sheet]:
 
 def _rich(sheet: Sheet) -> Table:
     columns = [Column(words.clean(name), overflow="fold") for name in sheet.header]
-    table = Table(*columns, title=words.clean(sheet.title), title_justify="left")
+    title = words.clean(sheet.title)
+    narrow: Any = {"box": SIMPLE_HEAD, "collapse_padding": True, "pad_edge": False}
+    table = Table(*columns, title=title, title_justify="left", **narrow)
     for place, row in enumerate(sheet.rows):
         style = "bold" if place in sheet.bold else ""
         table.add_row(*(Text(words.clean(of)) for of in row), style=style)
