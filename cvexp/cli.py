@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        if {"--help", "-h"} & set(arguments):
+        if {"--help", "-h"} & set(arguments) and arguments[0] != "report":
             print(help_text(_config_dir(arguments) if len(arguments) > 1 else None))
             return 0
         verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"

@@ -251,7 +251,7 @@ def test_advice_is_of_what_could_be_judged() -> None:
     assert constant["cell"] != "freeze=last"  # no test can say it, and none has to
     none = advice(good[:3], also[:2], good)
     assert none["cell"] is None
-    assert "can be compared with no other cell" in none["sentence"]
+    assert "too little in common with the others" in none["sentence"]
 
 
 def test_times_of_other_hardware_are_said_to_be(tmp_path: Path) -> None:
@@ -471,6 +471,15 @@ def test_what_a_plan_leaves_to_the_config_is_that_of_its_sweep(tmp_path: Path) -
     }
 
 
+def test_an_average_is_compared_with_the_weights_of_a_run_without_one(tmp_path: Path) -> None:
+    every = [made({"ema": ema}, 0, 0.8) for ema in ("none", "weights")]
+    every[1]["metrics"]["test/ema_accuracy"] = 0.9
+    folder = write(tmp_path / "s", every)
+    means = [c["mean"] for c in report(folder, metric="test/ema_accuracy")["cells"]]
+    assert means == [0.8, 0.9]
+    assert "--metric test/ema_accuracy is of their average" in " ".join(report(folder)["notes"])
+
+
 def test_the_best_epoch_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
     every = [made({"freeze": "last"}, seed, 0.9) for seed in (0, 1)]
     for record in every:
@@ -521,6 +530,25 @@ def test_the_verb_writes_what_it_shows(cvexp: Callable[..., Outcome], sweep: Pat
         for item in found["values"]:
             assert float(by_directory[item["directory"]]["test/accuracy"]) == item["value"]
     assert " ".join(document["paragraph"].split()) in " ".join(outcome.out.split())
+
+
+def test_help_names_each_option(cvexp: Callable[..., Outcome]) -> None:
+    shown = cvexp("report", "--help")
+    assert shown.code == 0
+    for option in ("--metric", "--baseline", "--margin", "--select", "--out"):
+        assert shown.out.count(option) >= 1
+    assert "levels of the cell to compare with" in shown.out
+
+
+def test_each_column_has_its_heading(sweep: Path) -> None:
+    document = report(sweep, margin=0.5)
+    every = [*table.sheets(document), table.values(document), table.costs(document)]
+    for sheet in [*every, table.tests(document)]:
+        assert {len(row) for row in sheet.rows} == {len(sheet.header)}
+    first = dict(zip(sheet.header, sheet.rows[0], strict=True))
+    contrast = document["cells"][0]["contrast"]
+    assert first["Holm p"] == table.probability(contrast["p_holm"])
+    assert first["equivalence p"] == table.probability(contrast["p_equivalent"])
 
 
 def test_the_markdown_is_the_one_on_file(sweep: Path) -> None:

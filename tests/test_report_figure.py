@@ -101,6 +101,7 @@ def make_report(
         "factors": factors,
         "baseline": cells[0]["name"] if len(cells) > 1 else None,
         "margin": more.get("margin"),
+        "family": len(cells) - 1,
         "cells": cells,
         "effects": [],
         "recommendation": None,

@@ -24,13 +24,18 @@ def main(arguments: Sequence[str]) -> None:
         "report DIR... [--metric test/accuracy] [--baseline freeze=full] [--margin 0.005] "
         "[--select last|best] [--out FOLDER]"
     )
-    parser.add_argument("folders", nargs="*", type=Path)
-    parser.add_argument("--metric")
-    parser.add_argument("--baseline")
-    parser.add_argument("--margin", type=float)
-    parser.add_argument("--select", choices=("last", "best"), default="last")
-    parser.add_argument("--out", type=Path)
+    add = parser.add_argument
+    add("folders", nargs="*", type=Path, help="sweeps, run directories, or folders of such")
+    add("--metric", help="as the record has it: test/accuracy (the default), val/loss")
+    add("--baseline", help="levels of the cell to compare with: freeze=full,precision=32-true")
+    add("--margin", type=float, help="below which a difference does not matter: 0.005")
+    add("--select", choices=("last", "best"), default="last", help="the epoch whose value counts")
+    add("--out", type=Path, help="where the files go: report/ in the one folder, or here")
+    add("--help", "-h", action="store_true", help="this")
     given = vars(parser.parse_args(arguments))
+    if given.pop("help"):
+        print(parser.format_help(), end="")
+        return
     folders, out = given.pop("folders"), given.pop("out")
     if not folders:
         raise UsageError("report takes folders: type report multirun/NAME")

@@ -52,7 +52,10 @@ def recommend(
     if len(apart) == len(others) or not top["cost"]["train_s"]:
         why = "has no train time of its own"
         if len(apart) == len(others):
-            why = "can be compared with no other cell: " + words.listed(apart)
+            why = (
+                f"has too little in common with the others ({words.SEEDS_FOR_A_VERDICT} seeds are "
+                f"needed, and train times): {words.listed(apart)}"
+            )
         said = f"Which cheaper cell would do cannot be said: {first}, {why}."
         return {**advice, "sentence": said}
     chosen = min([top, *left], key=lambda cell: cell["cost"]["train_s"]["median"])
@@ -76,7 +79,7 @@ def _is_worse(cell: Mapping[str, Any], contrast: Mapping[str, Any], goal: str) -
 
 def _advice(chosen: Mapping[str, Any], contrast: Mapping[str, Any], first: str) -> str:
     difference = f"{words.number(contrast['mean'], True)}, {words.interval(contrast, True)}"
-    p = "" if contrast["p_holm"] is None else f", Holm p {contrast['p_holm']:.2g}"
+    p = "" if contrast["p_holm"] is None else f", Holm p {contrast['p_holm']:.2g} against the best"
     return (
         f"{_timed(chosen)} is the cheapest cell that is not shown worse than {first}: the "
         f"difference is {difference} (n = {contrast['n']}{p})."

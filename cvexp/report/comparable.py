@@ -126,6 +126,9 @@ def notes_of(runs: Sequence[Run], cells: Sequence[Cell], metric: str) -> list[st
     notes = _not_deterministic(runs)
     broken = [run for run in runs if not (run.record or run.is_planned)]
     notes += [f"{run.directory}: {run.reason}; it is in no cell" for run in broken]
+    if "ema" in cells[0]["levels"] and "/ema_" not in metric:
+        other = metric.replace("/", "/ema_")
+        notes.append(f"{metric} is of the weights themselves; --metric {other} is of their average")
     valueless = sum(cell["counts"].get("ok", 0) - cell["n"] for cell in cells)
     if valueless:
         notes.append(f"{words.count(valueless, 'completed run')} without {metric}")

@@ -323,7 +323,7 @@ def differences(report: Report) -> Drawn:
     about = (
         f"A dot is a seed's difference ({_span(c['contrast']['n'] for c in cells)}); a bar, their "
         f"mean and its {INTERVAL}, thick, and the simultaneous one of "
-        f"{words.count(len(cells), 'contrast')}, thin."
+        f"{words.count(report['family'], 'comparison')}, thin."
     )
     if margin := report["margin"]:
         axes.axvspan(-margin, margin, color=_colour(5), alpha=0.2, linewidth=0, zorder=0.5)

@@ -89,7 +89,10 @@ class Run:
         """Return a completed run's metric at its last or its best epoch; None where it has none."""
         if self.status != "ok":
             return None
-        value = self.part("metrics" if select == "last" else "metrics_best").get(metric)
+        metrics = self.part("metrics" if select == "last" else "metrics_best")
+        value = metrics.get(metric)
+        if value is None and "/ema_" in metric and self.level("ema") == "none":
+            value = metrics.get(metric.replace("/ema_", "/"))  # there is nothing to average
         return None if value is None else float(value)
 
     @cached_property
@@ -152,7 +155,7 @@ def find(sources: Sequence[Path]) -> list[Run]:
                 runs.setdefault(run.directory.resolve(), run)
         for path in sorted(source.rglob("run.json")):
             runs.setdefault(path.parent.resolve(), read(path.parent))
-    if not any(run.record for run in runs.values()):
+    if not runs:
         said = " ".join(map(str, sources))
         raise UsageError(f"report {said}: no run there, for there is no run.json; try status")
     return list(runs.values())

@@ -32,6 +32,7 @@ class Sheet(NamedTuple):
 
     def without_empty(self) -> "Sheet":
         """Return it without the columns in which no row has anything."""
+        assert all(len(row) == len(self.header) for row in self.rows)
         kept = [
             place
             for place in range(len(self.header))
@@ -64,10 +65,7 @@ def cells(document: Document) -> Sheet:
     """Return a row a cell: what it reached, against the baseline, at what cost."""
     keys = _keys(document)
     header = [*keys, "n", "mean", "95 % interval", *_COMPARED, *_COSTS]
-    rows = [
-        [*_named(cell, keys), *_cell(cell, cell["name"] == document["baseline"])]
-        for cell in document["cells"]
-    ]
+    rows = [[*_named(cell, keys), *_cell(cell, document["baseline"])] for cell in document["cells"]]
     bold = [place for place, cell in enumerate(document["cells"]) if cell["separates"]]
     return Sheet(document["metric"]["name"], header, rows, bold, len(keys))
 
@@ -84,7 +82,7 @@ def _named(cell: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
     return [words.text(cell["levels"][key]) for key in keys]
 
 
-def _cell(cell: Mapping[str, Any], is_baseline: bool) -> list[str]:
+def _cell(cell: Mapping[str, Any], baseline: str | None) -> list[str]:
     cost = cell["cost"]
     return [
         cell["complete"] if cell["counts"] != {"ok": cell["planned"]} else str(cell["n"]),
@@ -92,8 +90,8 @@ def _cell(cell: Mapping[str, Any], is_baseline: bool) -> list[str]:
         words.interval(cell) if cell["n"] else "-",
         *(
             ["-"] * (len(_COMPARED) - 1) + ["baseline"]
-            if is_baseline
-            else _difference(cell["contrast"], cell["n"])
+            if cell["name"] == baseline
+            else _difference(cell["contrast"], cell["n"] if baseline else 0)
         ),
         _cost(cost["trainable_parameters"], "{:,.0f}".format),
         _cost(cost["images_per_s"], "{:,.0f}".format),
@@ -188,6 +186,7 @@ def tests(document: Document) -> Sheet | None:
         return None
     header = [
         "difference in",
+        "pairs",
         "wins",
         "p",
         "Holm p",
@@ -234,9 +233,9 @@ def below(document: Document) -> list[str]:
         )
     if document["baseline"] is not None:
         lines.append(
-            "Differences are paired by seed, with 95 % t-intervals; Holm's p counts every contrast "
-            "and effect here; could show: the smallest difference that as many seeds find in 80 % "
-            "of cases, were it the only one."
+            "Differences are paired by seed, with 95 % t-intervals of each alone; verdicts go by "
+            f"Holm's p, which counts all {document['family']} contrasts and effects; could show: "
+            "the smallest difference that as many seeds find in 80 % of cases, were it the only one."
         )
     if any(cell["pareto"] for cell in document["cells"]):
         lines.append(

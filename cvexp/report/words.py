@@ -159,7 +159,7 @@ def _by_verdict(cells: Sequence[Mapping[str, Any]], family: int) -> list[str]:
             named = [_difference(cell) for cell in groups[word]]
             said.append(f"{word[0].upper()}{word[1:]}: {listed(named)}.")
     if unclear := groups.get("no clear difference"):
-        said += _not_shown([cell["contrast"] for cell in unclear], family)
+        said += _not_shown(unclear, family)
     if groups.get("descriptive only"):
         said.append("With fewer than three seeds in common nothing can be tested.")
     return said
@@ -184,14 +184,14 @@ def _unpaired(cells: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> li
     return [f"No seed in common with the baseline: {listed(found)}."] if found else []
 
 
-def _not_shown(contrasts: Sequence[Mapping[str, Any]], family: int) -> list[str]:
+def _not_shown(cells: Sequence[Mapping[str, Any]], family: int) -> list[str]:
     """Say what the seeds could have shown, and how many more a difference as seen would take."""
+    contrasts = [cell["contrast"] for cell in cells]
     could = sorted(contrast["detectable"] for contrast in contrasts)
-    n = sorted({contrast["n"] for contrast in contrasts})
-    seeds = " to ".join(str(k) for k in dict.fromkeys([n[0], n[-1]]))
     least = " to ".join(dict.fromkeys(f"{of:.2g}" for of in (could[0], could[-1])))
-    said = [f"These {seeds} seeds could have shown differences of {least} or more, each alone."]
-    largest = max(contrasts, key=lambda contrast: abs(contrast["mean"]))
+    said = [f"Alone, each of these could have been shown from a difference of {least} on."]
+    cell = max(cells, key=lambda cell: abs(cell["contrast"]["mean"]))
+    largest = cell["contrast"]
     alone, among = (
         statistics.seeds_needed(largest["sd"], largest["mean"], level=1 - 0.05 / many, most=1000)
         for many in (1, family)
@@ -200,9 +200,9 @@ def _not_shown(contrasts: Sequence[Mapping[str, Any]], family: int) -> list[str]
         said.append("What was seen is so small that no practical number of seeds would show it.")
     else:
         said.append(
-            f"To show one as large as the largest of them ({abs(largest['mean']):.2g}) takes some "
-            f"{among} seeds among these {family} comparisons, {max(among - largest['n'], 0)} more "
-            f"({alone} were it the only one)."
+            f"To show the largest, {abs(largest['mean']):.2g} of {cell['name']}, takes some "
+            f"{among} seeds, {max(among - largest['n'], 0)} more"
+            + (f", among {family} comparisons ({alone} alone)." if family > 1 else ".")
         )
     return said
 
