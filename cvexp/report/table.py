@@ -235,7 +235,8 @@ def below(document: Document) -> list[str]:
         lines.append(
             "Differences are paired by seed, with 95 % t-intervals of each alone; verdicts go by "
             f"Holm's p, which counts all {document['family']} contrasts and effects; could show: "
-            "the smallest difference that so many seeds find in 80 % of cases, were it the only one."
+            "the smallest difference that so many seeds find in 80 % of cases, if it were the "
+            "only one."
         )
     if any(cell["pareto"] for cell in document["cells"]):
         lines.append(
